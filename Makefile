@@ -2,6 +2,7 @@
 #   make reproduce   set up .venv, reproduce the paper
 #   make test        set up .venv, check style, types and layers, run the tests
 #   make federation  set up .venv, train over five processes with TLS and keys on this machine
+#   make test-fast   for the hand: the tests of the core alone, without network, studies, attacks, pages and thousands of cases
 #   make test-federation  kill, stop, cut off and deceive those processes, and compare the models: a table, at most 20 minutes
 #   make test-flower-versions  the module that imports Flower, with every version of Flower that is allowed
 #   make bench       how fast, against other engines and the machine's limit: docs/howto/performance.md (BENCH=--quick: a trial)
@@ -13,8 +14,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# what test-fast leaves out
+SLOW := $(addprefix tests/,network studies docs report fuzz attacks test_cli.py test_cli_fit.py test_wheel.py)
 
-.PHONY: help reproduce quick federation test tests test-federation test-flower-versions fuzz test-all check format docs docs-quick bench bench-federation wheel lock clean
+.PHONY: help reproduce quick federation test test-fast tests test-federation test-flower-versions fuzz test-all check format docs docs-quick bench bench-federation wheel lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -46,6 +49,9 @@ test: $(STAMP)
 
 tests: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -q $(addprefix --ignore=,$(SLOW)) $(addprefix --ignore=src/compfed/,network cli studies)
 
 test-federation: $(STAMP)
 	COMPFED_FAULTS=1 $(BIN)/python -m pytest -s tests/network/test_faults.py tests/network/test_attack.py

@@ -23,9 +23,9 @@ import numpy as np
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.data.bundled import Table
+from compfed.data.bundled import BundledTable
 
-TABLES: dict[str, tuple[Any, Callable[[], Table]]] = {
+TABLES: dict[str, tuple[Any, Callable[[], BundledTable]]] = {
     "logistic, breast cancer": (cf.FederatedLogisticRegression(), bundled.breast_cancer),
     "lasso, breast cancer": (cf.FederatedLasso(), bundled.breast_cancer),
     "lasso, diabetes": (cf.FederatedLasso(), bundled.diabetes),
@@ -33,13 +33,13 @@ TABLES: dict[str, tuple[Any, Callable[[], Table]]] = {
 }
 
 
-def cold(model: Any, table: Table, alphas: np.ndarray) -> tuple[np.ndarray, int]:
+def cold(model: Any, table: BundledTable, alphas: np.ndarray) -> tuple[np.ndarray, int]:
     """Every alpha on its own, from zero."""
     fits = [type(model)(alpha=a).fit(table.X, table.y, sites=table.sites) for a in alphas]
     return np.array([fit.coef_ for fit in fits]), sum(fit.n_rounds_ for fit in fits)
 
 
-def warm(model: Any, table: Table, alphas: np.ndarray) -> tuple[np.ndarray, int]:
+def warm(model: Any, table: BundledTable, alphas: np.ndarray) -> tuple[np.ndarray, int]:
     path = cf.regularisation_path(model, table.X, table.y, table.sites, alphas=alphas)
     return path.coefs, path.rounds
 

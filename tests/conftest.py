@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-os.environ["COMPFED_CACHE"] = "off"  # tests compile what they test; test_program_cache.py has folders of its own
+os.environ["COMPFED_CACHE"] = "off"  # tests compile what they test, and leave nothing in the user's cache
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run side by side: more threads would wait for each other
 THOROUGH = bool(os.environ.get("COMPFED_THOROUGH"))
 if not THOROUGH:

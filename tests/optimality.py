@@ -141,9 +141,11 @@ def gradient_mapping(of: Objective, X: Any, y: Any, q: Any, coef: Any, intercept
         A, y, q = X.astype(LONG), np.asarray(y, LONG), np.asarray(q, LONG)
         q = q / q.sum()
         W, b = np.atleast_2d(np.asarray(coef, LONG)).T, np.atleast_1d(np.asarray(intercept, LONG))
-        centre = A[0] + q @ (A - A[0]) if of.fit_intercept else np.zeros(A.shape[1], LONG)
-        spread = np.sqrt(q @ (A - centre) ** 2)
-        spread = np.where(spread > 10 * np.finfo(float).eps * np.abs(centre), spread, 1)
+        mean = A[0] + q @ (A - A[0])
+        centre = mean if of.fit_intercept else np.zeros(A.shape[1], LONG)
+        about = mean if of.standardize else centre
+        spread = np.sqrt(q @ (A - about) ** 2)
+        spread = np.where(spread > 10 * np.finfo(float).eps * np.abs(about), spread, 1)
         scale = of.column_scale(spread)
         C, U = (A - centre) / scale, W * scale[:, None]
         Z = C @ U + b + (centre @ W if of.fit_intercept else 0)

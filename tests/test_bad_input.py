@@ -17,7 +17,7 @@ from compfed.algorithms import DecoupledProx, FedDA
 from compfed.data import from_arrays, from_table, synthetic
 from compfed.losses import Logistic, Squared
 from compfed.regularisers import L1, Box, ElasticNet, L2Ball, Zero
-from compfed.trace import State
+from compfed.trace import RunState
 
 ANYTHING: Any = np.ones(2)
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
@@ -50,7 +50,7 @@ def run(**changes: Any) -> cf.Trace:
 
 
 def other_trace() -> cf.Trace:
-    return cf.Trace({"round": np.arange(1)}, np.zeros(2), {"algorithm": {"name": "FedAvg"}}, State(1, [], []))
+    return cf.Trace({"round": np.arange(1)}, np.zeros(2), {"algorithm": {"name": "FedAvg"}}, RunState(1, [], []))
 
 
 # what the user did -> what the message must say, as a regular expression: the value, then the way out
@@ -158,7 +158,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "one label for all": (lambda: from_table(X, 1, ["a", "b", "a", "b"]), r"got shapes \(4, 2\), \(\) and \(4,\)"),
     "unknown column": (
         lambda: from_table(pd.DataFrame({"age": [1], "ill": [0]}), "ill", "hospital"),
-        r"no column 'hospital'; it has age, ill",
+        r"sites='hospital' names a column, and X has none of that name; it has age",
     ),
     "rows without a site": (
         lambda: from_table(X, Y, np.array(["a", None, "b", None], object)),

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed._utils.text import Steps, progress_bar
+from compfed._utils.text import NamedSteps, progress_bar
 from compfed.cli import _parser, main
-from compfed.report.figures import Line, Panel, draw
+from compfed.report.figures import Curve, Panel, draw
 from compfed.studies import compare_methods as compare
 from compfed.studies.paper import reproduce
 from compfed.studies.paper.claims import CHECKS, within_bound
@@ -292,7 +292,7 @@ def test_interrupted_it_keeps_finished_steps_and_goes_on_from_them(capsys, monke
     finished = FinishedExperiments(tmp_path, QUICK)
     done = len(finished)
     assert done >= 2
-    found = reproduce._all_traces(made_up(names, began), finished, Steps(4, io.StringIO()))
+    found = reproduce._all_traces(made_up(names, began), finished, NamedSteps(4, io.StringIO()))
     assert len(began) == 3 - done
     assert list(found) == [Key(Group.TAU, name, 2.0) for name in names]
     assert [runs[0]["optimality"][1] for runs in found.values()] == [3, 5, 5]
@@ -311,7 +311,9 @@ def test_a_step_that_fails_stops_the_others(tmp_path):
 
     with pytest.raises(OSError, match="full"):
         reproduce._all_traces(
-            [Experiment("fails", fails), first, *others], FinishedExperiments(tmp_path, QUICK), Steps(42, io.StringIO())
+            [Experiment("fails", fails), first, *others],
+            FinishedExperiments(tmp_path, QUICK),
+            NamedSteps(42, io.StringIO()),
         )
     assert len(began) < 40
 
@@ -404,9 +406,9 @@ def test_the_theorem_s_bound_is_its_formula_and_can_be_broken():
 def test_figures_draw_bands_over_seeds(tmp_path):
     rng = np.random.default_rng(0)
     traces = [trace_of(0.9 ** np.arange(50) * (1 + 0.1 * rng.random(50))) for _ in range(5)]
-    written = draw([Panel("title", [Line("five seeds", traces, 0), Line("one", traces[:1], 1)])], tmp_path / "figure")
+    written = draw([Panel("title", [Curve("five seeds", traces, 0), Curve("one", traces[:1], 1)])], tmp_path / "figure")
     assert [p.suffix for p in written] == [".svg", ".png", ".pdf"]
-    again = draw([Panel("title", [Line("five seeds", traces, 0), Line("one", traces[:1], 1)])], tmp_path / "again")
+    again = draw([Panel("title", [Curve("five seeds", traces, 0), Curve("one", traces[:1], 1)])], tmp_path / "again")
     assert written[0].read_bytes() == again[0].read_bytes()  # the same traces give the same file
 
 
@@ -414,14 +416,14 @@ def test_figures_draw_bands_over_seeds(tmp_path):
 def test_names_are_drawn_as_they_are(name, tmp_path):
     """Neither as formulas, which may not parse, nor hidden from the legend."""
     trace = trace_of(0.9 ** np.arange(5))
-    draw([Panel("title", [Line(name, [trace], 0), Line("other", [trace], 1)])], tmp_path / "figure")
+    draw([Panel("title", [Curve(name, [trace], 0), Curve("other", [trace], 1)])], tmp_path / "figure")
     shown = " ".join(name.replace("\x00", " ").split())
     text = " ".join(html.unescape((tmp_path / "figure.svg").read_text(encoding="utf-8")).split())
     assert shown in text
 
 
 def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
-    lines = [Line("a", [trace_of(0.9 ** np.arange(5))], 0)]
+    lines = [Curve("a", [trace_of(0.9 ** np.arange(5))], 0)]
     draw([Panel("title", lines)], tmp_path / "figure")
     before = (tmp_path / "figure.svg").read_bytes()
 

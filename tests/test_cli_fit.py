@@ -28,6 +28,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, mean_abs
 import compfed as cf
 from compfed.cli import main
 from compfed.estimators import run_files
+from compfed.report.run_result import read_result
 
 ALPHA = 0.02
 NAMES = ("01", "1", "oslo")
@@ -325,7 +326,7 @@ def test_the_run_folder_is_for_its_owner_and_only_an_earlier_fit_is_replaced(fil
     finally:
         os.umask(before)
     text = capsys.readouterr().out
-    assert "210 rows at 3 site(s), 7 features" in text
+    assert "210 rows of 3 site(s), 7 features. Rehearsal: all rows were in this process." in text
     assert "ward=müde" in text
     assert f"Next: compfed predict {run} NEW.csv" in text
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in run.iterdir()} == dict.fromkeys(
@@ -340,7 +341,8 @@ def test_the_run_folder_is_for_its_owner_and_only_an_earlier_fit_is_replaced(fil
         ],
         0o600,
     )
-    assert cf.load_model(run).schema_.label.column == "days"  # pyright: ignore[reportAttributeAccessIssue]
+    model: Any = cf.load_model(run)
+    assert model.schema_.label.column == "days"
     (run / "thesis.doc").write_text("")
     assert main(argv) == 2
     assert "holds other files than those of a fit ('thesis.doc'). Give a new folder" in capsys.readouterr().err
@@ -370,6 +372,92 @@ def test_slow_work_says_what_it_does_in_plain_lines(files, tmp_path, capsys, mon
     assert not any("\r" in line or "\033" in line for line in lines)
 
 
+def test_a_column_that_the_reader_left_out_is_on_the_screen(tmp_path, capsys):
+    for name in NAMES:
+        FRAMES[name][["age", "bmi", "days"]].to_csv(tmp_path / f"{name}.csv")  # with the index of pandas
+    argv = ["fit", str(tmp_path), "--label", "days", "--model", "ridge", "--alpha", "1", "--evaluate", "none"]
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("210 rows of 3 site(s), 2 features.")
+    said = "the first column has no name and numbers the rows; it was left out."
+    assert lines[1:5] == [*(f"note: {name}.csv: {said}" for name in sorted(NAMES)), ""]
+
+
+def test_the_screen_says_what_is_there(files, tmp_path, capsys):
+    run = tmp_path / "run"
+    given = ["fit", str(files), "--label", "days", "--model", "poisson", "--features", "age", "--weight", "times"]
+    assert main([*given, "--alpha", "0", "--evaluate", "rows", "--out", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 1 coefficients is not zero:" in shown
+    assert f"Run folder: {run}\n" in shown  # no page was written
+    times = sum((1 + np.arange(len(frame)) % 3).sum() for frame in FRAMES.values())
+    assert re.search(rf"\nrows +{len(ALL)} ", shown)
+    assert re.search(rf"\nweight of the rows +{times} ", shown)
+
+
+# --- the model is on the disk before it is evaluated ---
+
+
+def check_saved(run: Path, X: pd.DataFrame, y: Any) -> None:
+    """The folder has the model of the pooled rows, and nothing of an evaluation or of an earlier fit."""
+    oracle = Ridge(ALPHA * len(X)).fit(X, y)
+    record, model = read_result(run), cf.load_model(run)
+    np.testing.assert_allclose(coefficients(record, X), oracle.coef_, atol=1e-8)
+    np.testing.assert_array_equal(np.ravel(record["coef"]), model.coef_)  # pyright: ignore[reportAttributeAccessIssue]
+    assert "evaluation" not in record
+    assert not {"evaluation.json", "report.html"} & {path.name for path in run.iterdir()}
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), ValueError("a defect"), MemoryError(), cf.InputError("No.")])
+def test_an_evaluation_that_fails_leaves_the_saved_model(failure, files, tmp_path, capsys, monkeypatch):
+    def evaluate(*given: Any, **named: Any) -> None:
+        raise failure
+
+    run = tmp_path / "run"
+    argv = ["fit", str(files), "--label", "days", "--model", "ridge", "--out", str(run), "--drop", BESIDE]
+    assert main([*argv, "--alpha", "3"]) == 0
+    (run / "report.html").write_text("the page of the earlier fit")
+    monkeypatch.setattr(cf.FederatedElasticNet, "evaluate", evaluate)
+    capsys.readouterr()
+    argv += ["--alpha", str(ALPHA)]
+    said = f"he model is saved in {run}"
+    if isinstance(failure, ValueError) and not isinstance(failure, cf.InputError):
+        with pytest.raises(ValueError, match="a defect") as raised:
+            main(argv)
+        assert said in raised.value.__notes__[0]
+    else:
+        assert main(argv) == (130 if isinstance(failure, KeyboardInterrupt) else 1)
+        out, error = capsys.readouterr()
+        assert error.strip().count("\n") == 0
+        assert said in error
+        assert ("coefficients are not zero" in out) == (not isinstance(failure, KeyboardInterrupt))
+    check_saved(run, dummies(), ALL["days"].to_numpy(float))
+
+
+def test_a_class_of_one_row_has_a_model_and_no_cross_validation(tmp_path, capsys):
+    for k, name in enumerate(("a", "b")):
+        frame = FRAMES[NAMES[k]][["age", "bmi"]].fillna(25.0).assign(ward=["north", "south"] * 35)
+        frame.assign(ward=["east", *frame["ward"][1:]] if k else frame["ward"]).to_csv(tmp_path / f"{name}.csv")
+    paths = [str(tmp_path / f"{name}.csv") for name in ("a", "b")]
+    run = tmp_path / "run"
+    status = main(["fit", *paths, "--label", "ward", "--model", "logistic", "--alpha", "0.1", "--out", str(run)])
+    out, error = capsys.readouterr()
+    assert (status, error.count("\n")) == (1, 1)
+    assert f"the model is saved in {run}, and was not evaluated: " in error
+    assert "to learn from" in error
+    assert f"Next: compfed predict {run} NEW.csv" in out
+    assert cf.load_model(run).classes_.tolist() == ["east", "north", "south"]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_evaluation_that_these_sites_cannot_have_is_refused_before_the_fit(files, tmp_path, capsys):
+    argv = ["--label", "days", "--model", "ridge", "--alpha", "1", "--drop", BESIDE, "--out", str(tmp_path / "run")]
+    assert main(["fit", str(files), *argv, "--folds", "300"]) == 2
+    assert "300 folds need at least 300 rows" in capsys.readouterr().err
+    assert main(["fit", str(files / "1.csv"), *argv, "--evaluate", "leave-one-site-out"]) == 2
+    assert "needs at least two sites; there is one. Give a file for every site" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 # --- a user's mistakes ---
 
 
@@ -387,6 +475,7 @@ def test_slow_work_says_what_it_does_in_plain_lines(files, tmp_path, capsys, mon
         (["--site", "town"], "has no column 'town'"),
         (["--penalty-factors", "sexx=0", "--alpha", "1"], "there is no column 'sexx'"),
         (["--penalty-factors", "sex"], "give COLUMN=NUMBER"),
+        (["--penalty-factors", "sex=0,age=1,sex=2"], "column sex has two factors. Give one of them."),
         (["--penalty-factors", "sex=no"], "give a number >= 0, or inf"),
         (["--l1-ratio", "2", "--alpha", "1"], "between 0 and 1"),
         (["--schema", "none.toml"], "none.toml"),
@@ -416,7 +505,7 @@ def bad_file(name: str, folder: Path) -> Path:
         "empty": b"",
         "binary": bytes(range(256)) * 20,
         "header": b"a,died\n",
-        "one": b"a,died\n1,yes\n2,yes\n3,yes\n",
+        "one": b"a,died\n1,yes\n2,yes\n3,yes\n4,yes\n5,yes\n",
     }
     if name == "folder":
         (folder / "sub").mkdir()

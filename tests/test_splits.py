@@ -21,9 +21,9 @@ def test_a_table_and_its_sites_hold_out_the_same_rows(by_class, share):
     out = held_out(where, share, seed=7, classes=y if by_class else None)
     sites = InProcess(from_table(X, y, where)).sites
     subset = Holdout(share, 7, by_class, held_out=True)
-    at_sites = np.concatenate([site.features[subset.mask(site), 0] for site in sites]).astype(int)
+    at_sites = np.concatenate([site.rows.features[subset.mask(site.rows), 0] for site in sites]).astype(int)
     assert set(at_sites) == set(np.flatnonzero(out))
-    kept = np.concatenate([site.features[training_rows(subset).mask(site), 0] for site in sites]).astype(int)
+    kept = np.concatenate([site.rows.features[training_rows(subset).mask(site.rows), 0] for site in sites]).astype(int)
     assert sorted([*at_sites, *kept]) == list(range(90))
 
 
@@ -42,13 +42,13 @@ def test_both_comparisons_judge_the_same_rows():
 def test_every_row_is_held_out_by_exactly_one_fold():
     rng = np.random.default_rng(0)
     sites = InProcess(from_table(np.ones((50, 1)), rng.integers(0, 3, 50), rng.integers(0, 4, 50))).sites
-    first = np.concatenate([[0], np.cumsum([len(site.labels) for site in sites])[:-1]])
+    first = np.concatenate([[0], np.cumsum([len(site.rows.labels) for site in sites])[:-1]])
     folds = [Fold(k, 5, 2, first, by_class=True, held_out=True) for k in range(5)]
     for site in sites:
-        assert (np.sum([fold.mask(site) for fold in folds], axis=0) == 1).all()
+        assert (np.sum([fold.mask(site.rows) for fold in folds], axis=0) == 1).all()
         for fold in folds:
-            assert (fold.mask(site) != training_rows(fold).mask(site)).all()
-    assert [SiteFold(1, held_out=True).mask(site).all() for site in sites] == [False, True, False, False]
+            assert (fold.mask(site.rows) != training_rows(fold).mask(site.rows)).all()
+    assert [SiteFold(1, held_out=True).mask(site.rows).all() for site in sites] == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("total", "shares"), [(10, [0.5, 0.5]), (7, [0.7, 0.2, 0.1]), (1, [0.25] * 4), (0, [1.0])])

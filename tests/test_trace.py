@@ -13,7 +13,7 @@ import pytest
 from problems import logistic
 
 import compfed as cf
-from compfed.trace import State
+from compfed.trace import RunState
 
 ENGINES = {"simulate": cf.simulate, "reference": cf.simulation.run_plain}
 ALGORITHM = cf.algorithms.DecoupledProx(eta=0.5, tau=3)
@@ -56,7 +56,7 @@ def assert_same_run(a: cf.Trace, b: cf.Trace) -> None:
     assert_same_state(a.state, b.state)
 
 
-def assert_same_state(a: State | None, b: State | None) -> None:
+def assert_same_state(a: RunState | None, b: RunState | None) -> None:
     assert a is not None
     assert b is not None
     assert a.rounds == b.rounds
@@ -83,7 +83,9 @@ def test_every_bit_survives(tmp_path):
         {"round": np.arange(7), "objective": odd},
         odd.astype(np.float32),
         {"eta": 0.1 + 0.2, "limit": float("inf"), "text": "β ≤ 1", "none": None, "flag": True},
-        State(3, [odd[:2], np.array(7, np.int32)], [np.zeros((2, 0)), *(np.full((2, 2), float(i)) for i in range(11))]),
+        RunState(
+            3, [odd[:2], np.array(7, np.int32)], [np.zeros((2, 0)), *(np.full((2, 2), float(i)) for i in range(11))]
+        ),
     )
     back = cf.Trace.load(made.save(tmp_path / "odd"))
     assert back.columns["objective"].tobytes() == odd.tobytes()

@@ -72,7 +72,7 @@ TOPICS = {
         homes=("federation",), packages=("federation",)
     ),
     "network": Topic(
-        "Network", "A federation across a network, for its operator (``pip install 'compfed[flower]'``). :doc:`/howto/deploy` sets one up.",
+        "Network", "A federation across a network, for its operator (extra ``flower``). :doc:`/howto/deploy` sets one up.",
         homes=("network",), packages=("network",),
     ),
     "studies": Topic(

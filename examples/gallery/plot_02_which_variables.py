@@ -55,7 +55,7 @@ print("\n".join(names[np.argsort(entry, kind="stable")]))
 # Cross-validation
 # ----------------
 # Every site deals its own rows into five folds. A model is fitted to four of them and its loss is measured on the fifth; both are
-# sums over rows, so no row leaves its site.
+# sums over rows, which is all that a site sends over a network.
 
 best = cf.FederatedLassoCV(n_alphas=30, cv=5, standardize=True)
 best.fit(table.X, table.y, sites=table.sites)

@@ -21,6 +21,7 @@ from compfed.federation import (
     InProcess,
     Moments,
     Refusal,
+    Rows,
     Site,
 )
 from compfed.federation.site.ledger import HEADER, Ledger, Roster
@@ -73,7 +74,7 @@ def as_set(rows):
     return {tuple(row) for row in rows.round(9)}
 
 
-open_site = Site(X, y, name="clinic", index=0, policy=None)
+open_site = Site(Rows(X, y, name="clinic", index=0), policy=None)
 replies = open_site.reply(means_of_folds(n))
 stolen = np.array([reply.mean for reply in replies])
 print(f"{len(stolen)} replies, each the mean of one row")
@@ -83,7 +84,7 @@ assert as_set(stolen) == as_set(X)
 # The same queries, with the default policy. The site deals its rows into buckets of at least ten, with a secret of its own, and folds
 # are unions of buckets. A refusal names the rule, never a number of the site.
 
-site = Site(X, y, name="clinic", index=0, policy=policy)
+site = Site(Rows(X, y, name="clinic", index=0), policy=policy)
 refused = site.reply(means_of_folds(n))
 assert all(isinstance(reply, Refusal) for reply in refused)
 print(textwrap.fill(refused[0].reason))

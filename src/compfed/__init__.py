@@ -1,4 +1,4 @@
-"""compfed: composite federated learning, min_x sum_i p_i f_i(x) + g(x) over data that stays at n sites."""
+"""compfed: composite federated learning, min_x sum_i p_i f_i(x) + g(x) over data that n sites hold."""
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version

@@ -40,7 +40,9 @@ class MissingExtra(ImportError):
     """
 
     def __init__(self, module: str, extra: str, purpose: str):
-        super().__init__(f"{purpose} needs {module}, which is not installed. Run: pip install 'compfed[{extra}]'")
+        super().__init__(
+            f"{purpose} needs {module}, which is not installed. In a clone of compfed, run: pip install '.[{extra}]'"
+        )
 
 
 class ForkError(RuntimeError):

@@ -23,7 +23,7 @@ from compfed.errors import Divergence, InputError
 from compfed.problem_spec import ProblemSpec
 from compfed.sampling import Scheme
 from compfed.stopping import GROWTH, has_converged, has_diverged
-from compfed.trace import COLUMNS, State, Trace
+from compfed.trace import COLUMNS, RunState, Trace
 
 Columns = Mapping[str, np.ndarray]
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
@@ -213,7 +213,7 @@ class Monitor:
             )
             return Trace(columns, np.array(self.x), provenance)
         leaves = [[np.asarray(leaf) for leaf in jax.tree.leaves(tree)] for tree in (server, clients)]
-        state = State(self.last_round, *leaves, members=self.run.problem.members())
+        state = RunState(self.last_round, *leaves, members=self.run.problem.members())
         return Trace(columns, np.array(self.x), provenance, state)
 
     def divergence(self, round_: int, where: str = "") -> Divergence:

@@ -30,6 +30,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from compfed._utils.plain import JsonObject, Record
 from compfed._utils.text import join_names
 from compfed._utils.validation import is_number
 from compfed.errors import InputError
@@ -161,8 +162,8 @@ class Schema:
         """A schema that all sites of a federation agree on. One message after the enrolments.
 
         The sites' own proposals are merged: kinds, the union of the levels, classes. Missing numbers become the mean over all
-        sites. Under a disclosure policy a site names levels and classes that at least `min_level_rows` of its rows have; values
-        that it does not name become the reference.
+        sites. Under a disclosure policy a site names levels and classes that at least `min_level_rows` of its rows have. A level
+        that no site names becomes the reference; one that some site names is a level at every site.
 
         Parameters
         ----------
@@ -233,7 +234,8 @@ class Schema:
         """Refuse a schema that uses a column twice or makes two features of one name."""
         labels = () if self.label is None else self.label.column
         labels = (labels,) if isinstance(labels, str) else labels
-        used = [*self.columns, *labels, *(name for name in (self.weight, self.offset) if name is not None)]
+        rows = [name for role in ROW_COLUMNS if (name := getattr(self, role)) is not None]
+        used = [*self.columns, *labels, *rows]
         for names, what in ((used, "column"), (self.feature_names, "feature")):
             seen = set[str]()
             twice = next((name for name in names if name in seen or seen.add(name)), None)
@@ -300,7 +302,7 @@ def _column(name: str, table: object, where: str) -> Column:
     return CategoricalColumn(tuple(levels), missing, other)
 
 
-def _label(given: Mapping[str, Any], where: str) -> Label | None:
+def _label(given: Record, where: str) -> Label | None:
     if not given:
         return None
     here = f"{where}, [label]"
@@ -318,14 +320,14 @@ def _label(given: Mapping[str, Any], where: str) -> Label | None:
     return Label(column, tuple(classes))
 
 
-def _table(given: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+def _table(given: Record, name: str, where: str) -> JsonObject:
     table = given.get(name, {})
     if not isinstance(table, dict):
         raise InputError(f"{where}: {name} must be a table, [{name}]; got {table!r}.")
     return table
 
 
-def _check_keys(given: object, known: Sequence[str], where: str) -> dict[str, Any]:
+def _check_keys(given: object, known: Sequence[str], where: str) -> JsonObject:
     if not isinstance(given, dict):
         raise InputError(f"{where} must be a table with the keys {join_names(list(known))}; got {given!r}.")
     for name in given:

@@ -17,17 +17,17 @@ from compfed.algorithms import Algorithm
 from compfed.algorithms.fista import Restart
 from compfed.errors import InputError
 from compfed.federation.queries import Evaluate, Lipschitz
-from compfed.federation.server.evaluation import Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, run_program
+from compfed.federation.server.trial import Trial, evaluation, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem
 from compfed.losses import Loss
 from compfed.monitor import Progress
-from compfed.problem.evaluation import gradients
+from compfed.problem.local_loss import gradients
 from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
-from compfed.simulation.local_federation import Simulated
+from compfed.simulation.local_federation import Simulated, rounds_over
 from compfed.simulation.options import check_tol
 from compfed.solvers.auto import choose, evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, Method, SearchOptions, SecondOrder, Start
@@ -107,18 +107,16 @@ def solve_federated(
     given = None if scale is None else check_nonnegative(scale, "scale")
     search = SearchOptions(
         algorithm, check_int(tau, "tau", 1), check_tol(tol), check_int(max_rounds, "max_rounds", 1), seed,
-        check_callable(progress, "progress"), check_nonnegative(seconds_per_round, "seconds_per_round"),
+        check_callable(progress, "progress"), check_nonnegative(seconds_per_round, "seconds_per_round"), rounds_over,
     )  # fmt: skip
     problem = problem.astype("float64")
     start = problem.start if x0 is None else problem.point(x0, "x0")
-    federation = Simulated.of(problem) if federation is None else federation
-    if len(federation.names) != problem.n:
+    sites: Federation = Simulated.of(problem) if federation is None else federation
+    if len(sites.names) != problem.n:
         raise InputError(
-            f"the federation has {len(federation.names)} sites, the problem {problem.n}; they must be the same."
+            f"the federation has {len(sites.names)} sites, the problem {problem.n}; they must be the same."
         )
-    solution, cost = run_program(
-        federation, _solve_from(federation, FederatedProblem.of(problem), search, start, given)
-    )
+    solution, cost = run_program(sites, _solve_from(sites, FederatedProblem.of(problem), search, start, given))
     return replace(solution, communication=cost)
 
 

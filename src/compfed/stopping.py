@@ -21,10 +21,11 @@ from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
-    from compfed.federation.server.evaluation import Evaluation
+    from compfed.federation.server.trial import Evaluated
 
 MAX_IDLE = 40  # evaluations without progress, before a search stops
 LONG_STEP = 1e-3  # of the model's norm: where the certificate holds and steps are longer, there may be no minimiser
+FAR = 1e9  # times a model: as far as a bound is looked for
 LONG_STEPS = 2  # long steps that are tried before the search says so: near a minimiser they would be short at once
 OUT_OF_REACH = (
     "rounding hides what is left: columns or labels are far larger than they vary, or columns nearly the same. Subtract "
@@ -208,7 +209,7 @@ class StoppingRule:
 
     def __init__(self, spec: ProblemSpec, tol: float, step: float):
         self.spec, self.tol, self.L = spec, tol, 1.0 / step
-        self.best: Evaluation | None = None
+        self.best: Evaluated | None = None
         self.objective = self.norm = np.inf  # of the best evaluation
         self.first_objective = self.first_norm = self.last_norm = np.inf
         self.idle, self.idle_norm = 0, np.inf  # evaluations without progress, and the norm at the last progress
@@ -220,7 +221,7 @@ class StoppingRule:
         """Whether the last evaluation meets the tolerance."""
         return has_converged(self.last_norm, self.tol)
 
-    def observe(self, at: Evaluation, objective: float, norm: float) -> None:
+    def observe(self, at: Evaluated, objective: float, norm: float) -> None:
         """Take note of an evaluation: its objective f + g, and the norm of its gradient mapping."""
         rounding = 8 * np.finfo(float).eps * abs(objective)
         lower = objective < self.objective - rounding
@@ -237,18 +238,18 @@ class StoppingRule:
     def without_convergence(self) -> Stop | None:
         """Why the search should stop although the tolerance is not reached; None to go on."""
         assert self.best is not None
+        if self.separates_classes:
+            return Stop(False, NO_MINIMISER)
         x, terms = self.best.x, self.best.terms
         too_fine = self.rounding_at(self.best) > self.tol
         rounding = rounding_level(x, self.L, terms)
         if self.idle > 3 and self.norm <= rounding:
-            if self.separates_classes:
-                return Stop(False, NO_MINIMISER)
             return Stop(False, OUT_OF_REACH) if too_fine and self.first_norm > rounding else Stop(True)
         if self.slow > MAX_IDLE and too_fine:  # the tolerance is below the rounding errors: it could go on for ever
             return Stop(False, OUT_OF_REACH)
         return Stop(False, f"{MAX_IDLE} evaluations brought nothing") if self.idle > MAX_IDLE else None
 
-    def at_convergence(self, at: Evaluation, step: np.ndarray) -> Stop | None:
+    def at_convergence(self, at: Evaluated, step: np.ndarray) -> Stop | None:
         """Stop at a point that meets the tolerance, unless the model still grows; None to try one more step.
 
         Where there is no minimiser a Newton step takes the gradient down by a factor, and is as long as the one before. A
@@ -267,34 +268,32 @@ class StoppingRule:
         self.long_steps += 1
         return Stop(False, STILL_GROWS) if self.long_steps > LONG_STEPS else None
 
-    def rounding_at(self, at: Evaluation) -> float:
+    def rounding_at(self, at: Evaluated) -> float:
         """The rounding error of the gradient mapping there."""
         return rounding_error(self.spec.sizes, at.x, self.L, at.terms)
 
     @property
     def loss_vanished(self) -> bool:
-        """Whether the loss is all but zero, for a loss that is zero nowhere."""
+        """Whether the loss of a classifier, which is zero nowhere, is all but zero."""
         assert self.best is not None
-        below = self.best.value <= 1e-6 * self.first_objective
-        return below and not getattr(self.spec.loss, "attained", False)
+        classifies = isinstance(unwrapped(self.spec.loss), (Logistic, Softmax))
+        return classifies and self.best.value <= 1e-6 * self.first_objective
 
     @property
-    def bounded(self) -> bool:
-        """Whether a coefficient of the best model is at a bound other than 0, so that it cannot grow."""
+    def free(self) -> bool:
+        """Whether there is no penalty and no bound on the way from zero through the best model, however far it goes."""
+        assert self.best is not None
         form = coordinate_form(self.spec.regulariser, self.spec.d)
-        if form is None or self.best is None:
-            return False
-        x = self.best.x
-        return bool(((x != 0) & ((x <= form.lower) | (x >= form.upper))).any())
+        unpenalised = self.objective == self.best.value and not self.spec.loss.ridge
+        return unpenalised and (form is None or form.value(FAR * self.best.x) < np.inf)
 
     @property
     def separates_classes(self) -> bool:
         """Whether the value proves that every row is classified correctly, and there is no penalty.
 
-        A row in the wrong class, or between two classes, has a logistic loss of at least log 2.
+        A row in the wrong class, or between two classes, has a logistic loss of at least log 2, times the weight of its class.
         """
         assert self.best is not None
         of_a_row = float(np.min(self.spec.weights / self.spec.sizes))
-        separable = isinstance(unwrapped(self.spec.loss), (Logistic, Softmax)) and not self.bounded
-        free = self.objective == self.best.value and separable
-        return self.loss_vanished and free and self.best.value < np.log(2) * of_a_row
+        of_a_class = float(np.min(getattr(unwrapped(self.spec.loss), "class_weights", 1.0)))
+        return self.loss_vanished and self.free and self.best.value < np.log(2) * of_a_row * of_a_class

@@ -34,7 +34,7 @@ TAU = 3
 
 
 @dataclass(frozen=True)
-class Line:
+class CheckLine:
     """One property that was checked."""
 
     what: str
@@ -47,7 +47,7 @@ class Checked:
     """The report of `check`; printing it gives a table."""
 
     method: str
-    lines: tuple[Line, ...]
+    lines: tuple[CheckLine, ...]
 
     @property
     def ok(self) -> bool:
@@ -131,11 +131,11 @@ class _Case:
         problem = self.problems[which].astype(options.pop("dtype", "float64"))
         return engine(problem, self.algorithm(problem), rounds, record_every=max(1, rounds // 10), **options)
 
-    def line(self, what: str, examine: Callable[[], tuple[Verdict, str]]) -> Line:
+    def line(self, what: str, examine: Callable[[], tuple[Verdict, str]]) -> CheckLine:
         try:
-            return Line(what, *examine())
+            return CheckLine(what, *examine())
         except (InputError, Divergence) as error:
-            return Line(what, "fails", str(error))
+            return CheckLine(what, "fails", str(error))
 
     # --- the properties ---
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from compfed._utils.files import atomic_path
+from compfed._utils.plain import plain
 from compfed._utils.text import shorten
 from compfed._utils.validation import is_int
 from compfed.errors import InputError, MissingExtra
@@ -63,7 +64,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """The state to resume a run from: rounds done, and the leaves of the server's and the clients' states."""
 
     rounds: int
@@ -89,7 +90,7 @@ class Trace:
         The model.
     provenance : dict
         Algorithm, problem, options, device and versions of the run.
-    state : State or None
+    state : RunState or None
         The state to resume from; None if the run diverged.
 
     Examples
@@ -105,7 +106,7 @@ class Trace:
     columns: dict[str, np.ndarray]
     x: np.ndarray
     provenance: JsonTable = field(default_factory=dict)
-    state: State | None = None
+    state: RunState | None = None
 
     def __getitem__(self, column: str) -> np.ndarray:
         if column not in self.columns:
@@ -170,7 +171,7 @@ class Trace:
                 facts = {"rows": members.rows, "weights": members.weights, "fingerprints": members.fingerprints}
                 arrays |= {f"members/{name}": values for name, values in facts.items() if values is not None}
         with atomic_path(target) as unfinished, unfinished.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
+            np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=plain)), **arrays)
         return target
 
     @staticmethod
@@ -214,7 +215,7 @@ def _read(head: object, arrays: dict[str, np.ndarray]) -> Trace:
     return Trace(columns, arrays["x"], head["provenance"], None if head["rounds"] is None else _state(head, arrays))
 
 
-def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
+def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> RunState:
     server, clients = (
         [arrays[f"{part}/{i:03d}"] for i in range(count)]
         for part, count in zip(("server", "clients"), head["leaves"], strict=True)
@@ -233,9 +234,4 @@ def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
     of = arrays.get("of")
     if of is not None and any(len(leaf) != len(of) for leaf in clients):
         raise ValueError("its client states are of other clients than it says")
-    return State(int(head["rounds"]), server, clients, members, of)
-
-
-def _plain(value: object) -> object:
-    """A value in a form that JSON has: NumPy numbers and arrays by value, the rest by name."""
-    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else str(value)
+    return RunState(int(head["rounds"]), server, clients, members, of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,11 @@ from attacks.target import Target, distinct, unscaled
 
 import compfed as cf
 from compfed.errors import InputError
-from compfed.federation import Describe, Evaluate, Moments, Query, Refusal, Site
+from compfed.federation import Communication, Describe, Evaluate, InProcess, Moments, Query, Refusal, Request, Site
 from compfed.federation.codec import digest
+from compfed.federation.enrolment import Enrolment
+from compfed.federation.query import Replies
+from compfed.federation.server.program import Summed
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Logistic, Poisson, Squared
 from compfed.splits import SiteFold
@@ -25,20 +28,37 @@ class Enough(Exception):
     """The attacker has what it wants."""
 
 
-class Spied:
-    """A federation of one site, whose server keeps every reply."""
+class SpiedSite(Site):
+    """The site of a target, in a federation whose server keeps every reply: the sum over one site tells as much."""
 
-    def __init__(self, target: Target, until: int = 20_000):
-        self.names, self.cached = ("north",), set[str]()
+    def __init__(self, target: Target, until: int):
+        site = target._site
+        self.rows, self.guard, self.memory = site.rows, site.guard, site.memory
         self.target, self.until = target, until
         self.seen: list[tuple[Query, Any]] = []
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
-        replies = self.target.ask(*messages[0])
-        self.seen += zip(messages[0], replies, strict=True)
+    def enrol(self) -> Enrolment:
+        """The enrolment without the rules of the site, so that the program asks for what they refuse."""
+        return replace(super().enrol(), min_rows=1, buckets=self.rows.count, max_hessian_share=np.inf)
+
+    def reply(self, queries: Sequence[Query]) -> Replies:
+        replies = self.target.ask(*queries)
+        self.seen += zip(queries, replies, strict=True)
         if len(self.seen) >= self.until:
             raise Enough
-        return {0: replies}
+        return replies
+
+
+class Spied(InProcess):
+    """A federation of one site, whose server keeps every reply."""
+
+    def __init__(self, target: Target, until: int = 20_000):
+        self.site = SpiedSite(target, until)
+        super().__init__([self.site])
+
+    @property
+    def seen(self) -> list[tuple[Query, Any]]:
+        return self.site.seen
 
     def run(self, estimator: Any) -> None:
         """Run an ordinary estimator to its end, or until there is enough."""
@@ -121,29 +141,28 @@ def hessians_of_an_honest_fit(target: Target, estimator: Any) -> np.ndarray:
     return distinct([row for _, row in found], target, near=0.02)
 
 
-class SpiedTotals(cf.federation.InProcess):
+class SpiedTotals(InProcess):
     """Sites in this process, whose server keeps the total of every Hessian, as it would have it under masks."""
 
     def __init__(self, sites: Sequence[Site]):
         super().__init__(sites)
         self.seen: dict[str, tuple[FeatureScaling, list[np.ndarray]]] = {}
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
-        replies = super().send(messages)
-        for j, query in enumerate(messages[0]):
-            parts: list[Any] = [replies[i][j] for i in messages]
-            if (
-                isinstance(query, Evaluate)
-                and query.coords is not None
-                and not any(isinstance(p, Refusal) for p in parts)
-            ):
-                subset, loss, scaling = query.objective.subset, query.objective.loss, query.objective.scaling
-                weights = [float(self.sites[i].weights_of(subset).sum()) for i in messages]
-                total = np.average([part.hessian for part in parts], axis=0, weights=weights)
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
+        sums, cost = super().exchange(requests)
+        for query, total in asked_and_summed(requests, sums):
+            if isinstance(query, Evaluate) and query.coords is not None and not isinstance(total, Refusal):
+                loss, scaling = query.objective.loss, query.objective.scaling
                 assert scaling is not None
                 kept = self.seen.setdefault(digest(query.objective), (scaling, []))[1]
-                kept += [loss.unpack_hessian(packed, query.coords) for packed in total]
-        return replies
+                kept += [loss.unpack_hessian(packed, query.coords) for packed in total.hessian]
+        return sums, cost
+
+
+def asked_and_summed(requests: Sequence[Request], sums: Sequence[Summed]) -> Iterator[tuple[Query, Any]]:
+    """Each query of a message with its sum."""
+    for request, found in zip(requests, sums, strict=True):
+        yield from zip(request.queries, found, strict=True)
 
 
 def span_of_an_honest_fit(sites: Sequence[Site], estimator: Any) -> np.ndarray:
@@ -160,7 +179,7 @@ def span_of_an_honest_fit(sites: Sequence[Site], estimator: Any) -> np.ndarray:
             rows = rank_ones(H, min(int((singular > smallest * singular[0]).sum()), 120))
             found += list(unscaled(scaling, rows[:, :-1]))
     target = Target(sites[0])
-    target.rows = sum(len(site.labels) for site in sites)
+    target.rows = sum(len(site.rows.labels) for site in sites)
     return distinct(found, target, near=1e-3)
 
 
@@ -228,7 +247,7 @@ def total_batches(sums: Sums) -> np.ndarray:
 # --- a site that lies ---
 
 
-class LyingSite:
+class LyingSite(Site):
     """A site whose false gradients and Hessians send the honest program to models of its choice.
 
     Its curvature is so large that the Newton step goes where its gradient says; its values fall as fast as the search
@@ -239,19 +258,18 @@ class LyingSite:
     CURVATURE, SLOPE = 1e3, 1e4
 
     def __init__(self, honest: Site, share: float, others: int, lies: int):
-        self.honest, self.share, self.others, self.lies = honest, share, others, lies
-        self.name, self.index, self.number, self.labels = honest.name, honest.index, honest.number, honest.labels
-        self.u = direction(honest.width, 0)
+        self.rows, self.guard, self.memory = honest.rows, honest.guard, honest.memory
+        self.share, self.others, self.lies = share, others, lies
+        self.u = direction(self.rows.width, 0)
         self.value = 1e20
         self.scaling: FeatureScaling | None = None
-        self.t, self.G = (
-            np.empty(0),
-            np.empty((0, honest.width + 1)),
-        )  # intercepts, and the sum of the others' gradients
+        # intercepts, and the sum of the others' gradients
+        self.t, self.G = np.empty(0), np.empty((0, self.rows.width + 1))
+        self.said = np.zeros(self.rows.width + 1)  # its last gradient
         self.goals = list(np.linspace(-8.0, 8.0, 17))
 
-    def reply(self, queries: Sequence[Query]) -> tuple[Any, ...]:
-        return tuple(self._reply(q, honest) for q, honest in zip(queries, self.honest.reply(queries), strict=True))
+    def reply(self, queries: Sequence[Query]) -> Replies:
+        return tuple(self._reply(q, honest) for q, honest in zip(queries, super().reply(queries), strict=True))
 
     def _reply(self, query: Query, honest: Any) -> Any:
         if not (steerable(query) and self.lies) or isinstance(honest, Refusal):
@@ -266,10 +284,12 @@ class LyingSite:
         c, w = self.CURVATURE / self.share, len(query.coords)
         self.value -= 10 * c * float(step @ step)
         H = c * np.eye(w)[np.triu_indices(w)]
-        return honest._replace(value=np.array([self.value]), gradient=-c * step[None], hessian=H[None])
+        self.said = -c * step
+        return honest._replace(value=np.array([self.value]), gradient=self.said[None], hessian=H[None])
 
-    def show(self, x: np.ndarray, gradient: np.ndarray) -> None:
-        """The sum over the rows of all other sites at a model; those of another direction do not help."""
+    def show(self, x: np.ndarray, total: np.ndarray) -> None:
+        """The sum over the rows of all sites at a model; those of another direction do not help."""
+        gradient = total - len(self.rows.labels) * self.said
         size = np.linalg.norm(x[:-1])
         if size > 0.1 * self.SLOPE and self.u @ x[:-1] > (1 - 1e-9) * size:
             place = np.searchsorted(self.t, -x[-1] / size)
@@ -281,30 +301,28 @@ def steerable(query: Query) -> bool:
     return isinstance(query, Evaluate) and query.coords is not None and len(query.coords) == query.x.shape[1] > 2
 
 
-class Shown:
+class Shown(InProcess):
     """A federation whose sites are shown the sums, as they must be where they check them. The last site lies."""
 
-    def __init__(self, sites: Sequence[Any]):
-        self.sites, self.names, self.cached = list(sites), tuple(site.name for site in sites), set[str]()
-        self.rows = np.array([len(site.labels) for site in sites], float)
-        self.messages = 0
+    def __init__(self, victims: Sequence[Site], liar: LyingSite):
+        super().__init__([*victims, liar])
+        self.liar, self.messages_sent = liar, 0
+        self.rows = sum(len(site.rows.labels) for site in self.sites)
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
-        self.messages += 1
-        replies = {i: self.sites[i].reply(queries) for i, queries in messages.items()}
-        for j, query in enumerate(messages[0]):
-            parts = [replies[i][j] for i in range(len(self.sites))]
-            if steerable(query) and not any(isinstance(part, Refusal) for part in parts):
-                sums = [rows * part.gradient[0] for rows, part in zip(self.rows, parts, strict=True)]
-                self.sites[-1].show(query.x[0], sum(sums) - sums[-1])  # pyright: ignore[reportAttributeAccessIssue]
-        return replies
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
+        self.messages_sent += 1
+        sums, cost = super().exchange(requests)
+        for query, mean in asked_and_summed(requests, sums):
+            if isinstance(query, Evaluate) and steerable(query) and not isinstance(mean, Refusal):
+                self.liar.show(query.x[0], self.rows * mean.gradient[0])
+        return sums, cost
 
 
 def lying_site(victims: Sequence[Site], liar: Site, lies: int = 400) -> tuple[np.ndarray, int]:
     """One honest fit of a logistic regression, steered: rows of the other sites, and the messages it took."""
-    rows = np.array([len(site.labels) for site in (*victims, liar)])
+    rows = np.array([len(site.rows.labels) for site in (*victims, liar)])
     false = LyingSite(liar, rows[-1] / rows.sum(), int(rows[:-1].sum()), lies)
-    federation = Shown([*victims, false])
+    federation = Shown(victims, false)
     estimator: Any = cf.FederatedLogisticRegression(alpha=0.01, algorithm="ProximalNewton")
     try:
         with warnings.catch_warnings():
@@ -313,11 +331,11 @@ def lying_site(victims: Sequence[Site], liar: Site, lies: int = 400) -> tuple[np
     except InputError:  # a site refused, or the run failed: what was shown until then remains
         pass
     if false.scaling is None:
-        return np.empty((0, liar.width)), federation.messages
+        return np.empty((0, liar.rows.width)), federation.messages_sent
     steps = np.diff(false.G, axis=0)
     single = np.abs(np.abs(steps[:, -1]) - 1) < 1e-2
     found = unscaled(false.scaling, steps[single, :-1] / steps[single, -1:])
-    return found[: false.others], federation.messages
+    return found[: false.others], federation.messages_sent
 
 
 # --- labels and refusals ---

@@ -14,9 +14,9 @@ import numpy as np
 from network.memory_link import MemoryLink, key_of
 
 from compfed.federation import Evaluate, Query, exact_sum
-from compfed.federation.contributions import decode
+from compfed.federation.adding import MessageLayout, decode
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import Weighted
+from compfed.federation.query import Weighted
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Squared
 from compfed.network.envelope import ENROL, Body, Header, message_bytes, query_hash, read_reply
@@ -76,7 +76,7 @@ class Operator:
         total = added(self.words(asked))
         outside = exact_sum.check_total(total, len(self.names))
         sites = [range(len(self.names))] * len(asked)
-        return decode(asked, total[exact_sum.FRAME :], self.agreement, sites), outside
+        return decode(MessageLayout(asked, self.agreement), total[exact_sum.FRAME :], sites), outside
 
 
 def added(words: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import compfed as cf
-from compfed.federation import DisclosurePolicy, Evaluate, Moments, Query, Refusal, Site
+from compfed.federation import DisclosurePolicy, Evaluate, Moments, Query, Refusal, Rows, Site
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Loss
 from compfed.splits import RowSubset
@@ -26,7 +26,7 @@ def make_site(
 ) -> Site:
     """A site of a network that answers under a policy; under no rule without one."""
     name = f"site{index}" if name is None else name
-    return Site(rows, labels, name=name, index=index, policy=policy, secret=b"of the site alone")
+    return Site(Rows(rows, labels, name=name, index=index), policy=policy, secret=b"of the site alone")
 
 
 def breast_cancer(rows: int = 143) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +38,7 @@ def breast_cancer(rows: int = 143) -> tuple[np.ndarray, np.ndarray]:
     chosen = np.flatnonzero(table.sites == 0)
     for seed in range(100 if rows < len(chosen) else 0):
         chosen = np.random.default_rng(seed).permutation(len(table.y))[:rows]
-        if rows < POLICY.min_rows or not make_site(table.X[chosen], table.y[chosen], POLICY).table_problems:
+        if rows < POLICY.min_rows or not make_site(table.X[chosen], table.y[chosen], POLICY).guard.table_problems:
             break
     return table.X[chosen], table.y[chosen]
 
@@ -52,8 +52,8 @@ class Target:
 
     def __init__(self, site: Site):
         self._site = site
-        self.rows, self.width = len(site.labels), site.width
-        self.index, self.number = site.index, site.number
+        self.rows, self.width = len(site.rows.labels), site.rows.width
+        self.index, self.number = site.rows.index, site.rows.number
         self.labels = np.zeros(self.rows)  # for the masks of subsets: an attacker has no labels
         self.buckets_of_rows, self.splits = None, ()
         self.messages = self.queries = self.models = self.answered = 0
@@ -112,7 +112,7 @@ class SumTarget(Target):
 
     def __init__(self, sites: Sequence[Site]):
         super().__init__(sites[-1])  # whose index is the largest: public records fit all sites
-        self.sites, self.rows = sites, sum(len(site.labels) for site in sites)
+        self.sites, self.rows = sites, sum(len(site.rows.labels) for site in sites)
 
     def _replies(self, queries: Sequence[Query]) -> tuple[Any, ...]:
         every = [site.reply(queries) for site in self.sites]
@@ -123,7 +123,7 @@ class SumTarget(Target):
         if refused:
             return refused[0]
         subset = query.objective.subset if isinstance(query, Evaluate) else query.subset  # pyright: ignore[reportAttributeAccessIssue]
-        weights = [float(site.weights_of(subset).sum()) for site in self.sites]
+        weights = [float(site.rows.weights_of(subset).sum()) for site in self.sites]
         names = ("mean", "mean_low", "square", "square_low") if isinstance(query, Moments) else ("gradient",)
         sums = {name: np.average([getattr(part, name) for part in parts], axis=0, weights=weights) for name in names}
         return parts[0]._replace(**sums, **({"weight": sum(weights)} if isinstance(query, Moments) else {}))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a network runs on Flower: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a network runs on Flower: pip install '.[flower]'")
 
 from attacks.by_operator import Operator, Refused, added, another_query, left_out, rows
 from attacks.by_subsets import fedavg_run, update_query
@@ -21,8 +21,8 @@ from network.memory_link import furnish, key_of
 
 import compfed as cf
 from compfed.federation import Describe, Evaluate, HeldOut, Moments, exact_sum
-from compfed.federation.contributions import _Layout, fields
-from compfed.federation.queries import Weighted
+from compfed.federation.adding import MessageLayout
+from compfed.federation.query import Weighted
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Logistic, Squared
 from compfed.network.roster import roster_text
@@ -145,32 +145,32 @@ def test_no_query_over_all_sites_tells_the_column_sums_of_one(tmp_path):
     totals = np.array([m.mean[0] for m in sums])
     sites = [operator.services[name].open() for name in NAMES]
     for place, site in enumerate(sites):
-        site.index = site.number = place
-    buckets = [np.arange(site.buckets) == b for site in sites for b in range(site.buckets)]
+        site.rows.index = site.rows.number = place
+    buckets = [np.arange(site.rows.buckets) == b for site in sites for b in range(site.rows.buckets)]
     left = np.array(
         [
             np.concatenate([
-                [bool(subset is None or subset.mask(site)[np.flatnonzero(site.buckets_of_rows == b)[0]]) for b in range(site.buckets)]
-                for site in sites
+                [bool(subset is None or subset.mask(own)[np.flatnonzero(own.buckets_of_rows == b)[0]]) for b in range(own.buckets)]
+                for own in (site.rows for site in sites)
             ])
             for subset in subsets
         ], float,
     )  # fmt: skip
     assert left.shape[1] == len(buckets)
     truth = np.concatenate([
-        [site.features[site.buckets_of_rows == b].sum(axis=0) for b in range(site.buckets)] for site in sites
+        [site.rows.features[site.rows.buckets_of_rows == b].sum(axis=0) for b in range(site.rows.buckets)] for site in sites
     ])  # fmt: skip
     np.testing.assert_allclose(left @ truth, totals, rtol=1e-9)  # the operator knows which buckets a sum is of
     found = np.linalg.lstsq(left, totals, rcond=1e-9)[0]
     start = 0
     for site in sites:
         mine = np.zeros(left.shape[1])
-        mine[start : start + site.buckets] = 1.0
-        start += site.buckets
+        mine[start : start + site.rows.buckets] = 1.0
+        start += site.rows.buckets
         # not in the row space: no combination of the sums is the sum of this site
         rest = mine - np.linalg.lstsq(left.T, mine, rcond=1e-9)[0] @ left
         assert np.linalg.norm(rest) > 0.3 * np.linalg.norm(mine)
-        own = site.features.sum(axis=0)
+        own = site.rows.features.sum(axis=0)
         assert (np.abs(mine @ found - own) > 0.01 * np.abs(own)).all()
 
 
@@ -216,10 +216,10 @@ def test_a_site_with_an_infinite_loss_leaves_no_sum_of_the_others(tmp_path):
     x = np.sqrt(np.finfo(float).max) / np.sqrt(largest[0] * largest[1])  # one site overflows, and the next one does not
     asked = [Weighted(Evaluate(objective, np.array([[x]])), "rows", lift=1024 + 32)]
     total = added(operator.words(asked))
-    layout = list(fields(asked[0], operator.agreement))
+    layout = list(asked[0].layout(operator.agreement))
     infinite, gradient = layout.index("infinite"), layout.index("gradient")
     assert total[exact_sum.FRAME :][infinite].any()  # one site has an infinite loss
-    units = _Layout(asked, operator.agreement).units
+    units = MessageLayout(asked, operator.agreement).units
     seen = exact_sum.decode(total[exact_sum.FRAME :], units)[gradient] / x
     own = [float(np.sum(a[:, 3] ** 2)) for a in A]
     others = sum(own) - max(own)

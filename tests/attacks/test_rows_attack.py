@@ -12,6 +12,7 @@ from attacks.target import POLICY, Target, breast_cancer, make_site
 import compfed as cf
 from compfed.data.raw_table import RawColumn, RawTable, words_array
 from compfed.federation import Evaluate, Refusal, Score, Site, Tabulate
+from compfed.federation.site.rows import Rows
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Huber, Logistic, Softmax
 
@@ -36,7 +37,7 @@ def test_a_model_of_a_thousand_classes_is_a_thousand_scores():
     edges = np.tile(np.linspace(-3, 3, 10), (outputs, 1))
     query = Score(objective, np.zeros(31 * outputs), edges, np.empty(0), NO_LINES)
     assert not isinstance(target.ask(query)[0], Refusal)
-    assert target._site.scored_models == outputs / 2  # the site has two classes
+    assert target._site.guard.charged.scored_models == outputs / 2  # the site has two classes
     assert "max_scored_models" in target.ask(query)[0].reason
 
 
@@ -83,7 +84,7 @@ LEVELS = words_array(RNG.choice(["a", "b"], ROWS).tolist())
 def raw_site(policy, **columns: np.ndarray) -> Site:
     raw = RawTable("north", {name: RawColumn(values) for name, values in columns.items()}, np.arange(ROWS))
     schema = cf.Schema({name: cf.NumericColumn() for name in columns if name != "label"}, cf.Label("label"))
-    return Site.to_agree(raw, "has no schema.", proposal=schema, name="north", index=0, policy=policy)
+    return Site(Rows.to_agree(raw, schema, "has no schema.", name="north", index=0), policy=policy)
 
 
 @pytest.mark.parametrize("policy", [None, POLICY], ids=["none", "policy"])

@@ -9,6 +9,7 @@ from attacks.target import POLICY, Target
 import compfed as cf
 from compfed.data.raw_table import RawColumn, RawTable, words_array
 from compfed.federation import DisclosurePolicy, Site, Tabulate
+from compfed.federation.site.rows import Rows
 
 ROWS = 143
 RNG = np.random.default_rng(0)
@@ -19,7 +20,7 @@ NAMES = words_array(["Meier", "Huber", *RNG.choice(["a", "b", "c"], ROWS - 2).to
 def target(policy: DisclosurePolicy | None, ages: np.ndarray = AGE, names: np.ndarray = NAMES) -> Target:
     raw = RawTable("north", {"age": RawColumn(ages), "name": RawColumn(names)}, np.arange(len(ages)))
     proposal = cf.Schema({"age": cf.NumericColumn(), "name": cf.NumericColumn()})
-    return Target(Site.to_agree(raw, "has no schema.", proposal=proposal, name="north", index=0, policy=policy))
+    return Target(Site(Rows.to_agree(raw, proposal, "has no schema.", name="north", index=0), policy=policy))
 
 
 def test_bisection_by_thresholds():

@@ -14,9 +14,10 @@ from scipy.sparse import csr_matrix
 
 import compfed as cf
 from compfed.data import from_arrays, from_table, partition
+from compfed.federation.site.rows import Rows
 from compfed.federation.site.site import Site
 from compfed.federation.spec import ObjectiveSpec
-from compfed.problem.evaluation import FullGradient
+from compfed.problem.local_loss import FullGradient
 from compfed.splits import held_out
 
 masked: Any = np.ma.masked_array
@@ -41,7 +42,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"features has 1 masked value\(s\).*filled",
     ),
     "masked labels": (lambda: from_table(X, MASKED, WHERE), r"labels has 1 masked"),
-    "masked row weights": (lambda: from_table(X, Y, WHERE, row_weights=MASKED), r"row weights has 1 masked"),
+    "masked row weights": (lambda: from_table(X, Y, WHERE, sample_weight=MASKED), r"row weights has 1 masked"),
     "masked sites": (lambda: from_table(X, Y, masked([1, 2, 1, 2], HIDDEN)), r"1 row\(s\) have none, .* row 2"),
     "masked column to split by": (lambda: partition.by_column(MASKED), r"1 row\(s\) have none, the first is row 2"),
     "masked sites to hold out of": (lambda: held_out(MASKED), r"1 row\(s\) have none"),
@@ -53,7 +54,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"groups must be .* none of them masked",
     ),
     "masked rows of a site": (
-        lambda: Site(masked(X, X > 5), Y, name="n", index=0),
+        lambda: Site(Rows(masked(X, X > 5), Y, name='n', index=0)),
         r"site 'n': features has 2 masked",
     ),
     # no numbers, though NumPy would make them so
@@ -65,7 +66,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "times": (lambda: from_table(X, DATES - DATES[0], WHERE), r"labels must be numbers: row 0 has"),
     "complex features": (lambda: from_arrays([X + 1j], [Y]), r"row 0, column 0 has np\.complex128\(1j\), which is not"),
     "complex dates at a site": (
-        lambda: Site(X + 1j, Y, name="n", index=0),
+        lambda: Site(Rows(X + 1j, Y, name='n', index=0)),
         r"site 'n': features must be numbers; they are complex128",
     ),
     "a word in a frame": (
@@ -92,6 +93,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"ab_as_variance='no' must be True or False",
     ),
     # two readings
+    "the label as site": (
+        lambda: from_table(FRAME, "dose", "dose"),
+        r"y='dose' and sites='dose' name one column, which can be only one of the two\. Name another column",
+    ),
     "two columns of one name": (
         lambda: from_table(pd.DataFrame(np.c_[X, Y], columns=["a", "y", "y"]), "y", WHERE),
         r"the table has two columns 'y'; which one is meant is not clear\. Rename or drop",
@@ -107,7 +112,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "weights for sites": (
         lambda: from_table(X, Y, [1.0, 0.5, 2.0, 1.0]),
-        r"row 1 has 0\.5\. This looks like a row weight.*sample_weight=.*row_weights=.* give all as text",
+        r"row 1 has 0\.5\. This looks like a row weight.*sample_weight=.*sample_weight=.* give all as text",
     ),
     "labels in another order": (
         lambda: from_table(FRAME, pd.Series(Y, index=[3, 2, 1, 0]), WHERE),
@@ -158,16 +163,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"y has another index than X: row 0 is 0 in X and 'w' in y\..* Give y\.to_numpy\(\) to match by place",
     ),
     "weights in another order": (
-        lambda: from_table(FRAME, Y, WHERE, row_weights=pd.Series(Y + 1, index=[3, 2, 1, 0])),
-        r"row_weights has the index of X in another order",
+        lambda: from_table(FRAME, Y, WHERE, sample_weight=pd.Series(Y + 1, index=[3, 2, 1, 0])),
+        r"sample_weight has the index of X in another order",
     ),
     "labels of a site in another order": (
         lambda: from_arrays([FRAME], [pd.Series(Y, index=[3, 2, 1, 0])], names=["north"]),
         r"site 'north': labels has the index of features in another order",
     ),
     "weights of a site with a shifted index": (
-        lambda: from_arrays([FRAME], [Y], row_weights=[pd.Series(Y + 1, index=[1, 2, 3, 4])]),
-        r"site '0': row_weights has another index than features: row 0 is 0 in features and 1 in row_weights",
+        lambda: from_arrays([FRAME], [Y], sample_weight=[pd.Series(Y + 1, index=[1, 2, 3, 4])]),
+        r"site '0': sample_weight has another index than features: row 0 is 0 in features and 1 in sample_weight",
     ),
     "classes in another order": (
         lambda: held_out(pd.Series(WHERE), classes=pd.Series(Y, index=[3, 2, 1, 0])),
@@ -246,11 +251,11 @@ def test_no_record_of_rows_prints_a_row():
     labels = np.sqrt(np.arange(20.0, 26.0))
     sites = from_table(rows, labels, list("aabbba"))
     made = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), sites)
-    site = Site(rows, labels, name="n", index=0)
-    dataset: Any = site.dataset(ObjectiveSpec(cf.losses.Squared()))
+    site = Site(Rows(rows, labels, name="n", index=0))
+    dataset: Any = site.rows.dataset(ObjectiveSpec(cf.losses.Squared()))
     table = cf.FederatedLasso().make_table(rows, labels, None, None)
     loss = FullGradient(made.loss, *dataset[:3])
-    bundled = cf.data.bundled.Table(rows, labels, labels, ("a", "b"), "text")
+    bundled = cf.data.bundled.BundledTable(rows, labels, labels, ("a", "b"), "text")
     shown = [
         repr(sites),
         str(sites),

@@ -20,6 +20,7 @@ from compfed.data import from_csv, from_files, from_svmlight, table_files
 from compfed.data.table_files import read_table
 from compfed.data.table_problems import Problems
 from compfed.errors import MissingExtra
+from compfed.schema import Label, NumericColumn
 
 
 def frame(rows: int, seed: int) -> pd.DataFrame:
@@ -165,6 +166,7 @@ def test_svmlight_files_agree_on_the_columns(tmp_path):
 # --- mistakes ---
 
 A = "x,y\n1,0\n2,1\n"
+W = "x,w,y\n1,1,0\n2,3,1\n"
 # what the files hold, how they are read, what the message must say
 MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "no label": ({"a": A}, {"label": None}, r"label=None: name the column of labels"),
@@ -217,6 +219,15 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "thousands or a fraction": ({"a": "x;y\n1,500;0\n2,750;1\n"}, {}, r"is 1,500 a fraction, or has it a comma between thousands"),
     "a feature twice": ({"a": A}, {"features": ["x", "x"]}, r"features=\['x', 'x'\] names the column 'x' twice"),
     "a label twice": ({"a": A}, {"label": ["y", "y"]}, r"label=\['y', 'y'\] names the column 'y' twice"),
+    "the label as weight": ({"a": W}, {"weight": "y"}, r"label='y' and weight='y' name one column, which can be only one of the"),
+    "the label as offset": ({"a": W}, {"offset": "y"}, r"label='y' and offset='y' name one column"),
+    "weight and offset": ({"a": W}, {"weight": "w", "offset": "w"}, r"weight='w' and offset='w' name one column"),
+    "the site as label": ({"a": W}, {"site": "y"}, r"label='y' and site='y' name one column"),
+    "the site as weight": ({"a": W}, {"site": "w", "weight": "w", "schema": "auto"}, r"site='w' and weight='w' name one column"),
+    "the label left out": ({"a": W}, {"drop": "y"}, r"label='y' and drop='y' name one column"),
+    "the site as weight of a schema": (
+        {"a": W}, {"site": "w", "schema": cf.Schema({"x": NumericColumn()}, Label("y"), weight="w")}, r"site='w' and weight='w'",
+    ),
     "two characters between": ({"a": A}, {"sep": "::"}, r"sep='::' must be one character"),
     "another decimal mark": ({"a": A}, {"decimal": "'"}, r"decimal=\"'\" must be '\.' or ','"),
     "an unknown encoding": ({"a": A}, {"encoding": "klingon"}, r"encoding='klingon' is not known"),
@@ -431,7 +442,7 @@ def test_what_is_not_installed_is_named(absent, tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text(A)
     assert from_files(tmp_path, "y").names == ("a",)
     (tmp_path / "a.csv").rename(tmp_path / "a.parquet")
-    with pytest.raises(MissingExtra, match=r"needs pandas with pyarrow.*pip install 'compfed\[parquet\]'"):
+    with pytest.raises(MissingExtra, match=r"needs pandas with pyarrow.*pip install '\.\[parquet\]'"):
         from_files(tmp_path, "y")
 
 

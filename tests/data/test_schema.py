@@ -63,6 +63,7 @@ def test_a_file_is_read_and_mistakes_name_it(tmp_path):
         ("[columns.sex]\nlevels = []", r"levels = \[\] must be a list of words"),
         ('[columns.sex]\nlevels = ["a", "a"]', "must differ"),
         ('[columns.y]\n[label]\ncolumn = "y"', "uses the column 'y' twice"),
+        ('[columns.x]\n[label]\ncolumn = "y"\n[rows]\nweight = "w"\nstratum = "w"', "uses the column 'w' twice"),
         ('[label]\ncolumn = "y"\nclasses = [1, "2"]', "must be two or more words, or two or more numbers"),
     ):
         path.write_text(text)

@@ -251,7 +251,7 @@ def test_small_integers_do_not_wrap(dtype):
     low, high = (0, 1) if dtype is bool else (np.iinfo(dtype).min, 127)
     X = np.array([[high, low], [low, high], [1, 0], [low, low]]).astype(dtype)
     y, w = np.array([0, 1, 1, 0]).astype(dtype), np.array([1, 1, 1, 1]).astype(dtype)
-    sites = Sites((X, X[:2]), (y, y[:2]), ("north", "south"), (0, 1), row_weights=(w, w[:2]))
+    sites = Sites((X, X[:2]), (y, y[:2]), ("north", "south"), (0, 1), sample_weight=(w, w[:2]))
     A, b = X.astype(float), y.astype(float)
     table: Any = cf.describe(sites)
     for j in range(2):

@@ -23,7 +23,7 @@ from compfed.algorithms import ALGORITHMS
 from compfed.solvers.second_order import SOLVERS
 from compfed.studies.method_table import references
 
-pytest.importorskip("sphinx_gallery", reason="the documentation site: pip install 'compfed[docs]'")
+pytest.importorskip("sphinx_gallery", reason="the documentation site: pip install '.[docs]'")
 
 
 @dataclass

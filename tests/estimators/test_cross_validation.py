@@ -370,7 +370,7 @@ def test_alpha_max_is_where_the_first_coefficient_appears(model, target):
 def fold_of_rows(sites: cf.data.Sites, folds: int, seed: int, classes: bool) -> list[np.ndarray]:
     """The fold of every row, as each site deals its own."""
     part: Any = cv_splits(folds, seed, sites.sizes.tolist(), classes)[0]
-    return [part.assign_folds(site) for site in sites_of(sites)]
+    return [part.assign_folds(site.rows) for site in sites_of(sites)]
 
 
 def test_folds_are_even_inside_every_site_and_class(cancer):
@@ -454,3 +454,25 @@ def test_ridge_alone_has_no_alpha_max():
     X = np.random.default_rng(0).standard_normal((20, 2))
     with pytest.raises(cf.InputError, match=r"no alpha makes all coefficients zero, .* Give alphas"):
         cf.FederatedElasticNetCV(l1_ratio=0.0).fit(X, X[:, 0])
+
+
+@pytest.mark.parametrize("size", [0.1, 3.3, 1e5 + 0.1])
+def test_a_gradient_that_is_rounding_alone_makes_no_alphas(size):
+    """Where the columns without a penalty explain every label there is nothing to choose, whatever doubles make of the mean."""
+    X, sites = np.random.default_rng(0).standard_normal((40, 3)), np.arange(40) % 2
+    constant, halves = np.full(40, size), np.where(sites, size, 0.7)
+    for model, y in (
+        (cf.FederatedLasso(), constant),
+        (cf.FederatedPoissonRegressor(l1_ratio=1), constant),
+        (cf.FederatedMultiTaskLasso(), np.column_stack([constant, halves * 0 + 0.3])),
+        (cf.FederatedLasso(penalty_factors={0: 0}), size + X[:, 0] / 3),
+        (cf.FederatedLasso(site_effects="profile"), halves),
+        (cf.FederatedLogisticRegression(), np.tile([0, 1], 20)),
+    ):
+        rows = X if y.dtype.kind == "f" else np.repeat(X[:20], 2, axis=0)  # every row once in each class
+        with pytest.raises(cf.InputError, match="no feature helps to predict y, which may be constant"):
+            cf.regularisation_path(model, rows, y, np.arange(40) // 20 if rows is not X else sites)
+    y = size + 1e-6 * X[:, 1]
+    path = cf.regularisation_path(cf.FederatedLasso(tol=1e-3), X, y, sites, n_alphas=2)
+    largest = np.abs((X - X.mean(axis=0)).T @ (y - y.mean())).max() / 40
+    np.testing.assert_allclose(path.alphas[0], largest, rtol=1e-4)

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 import compfed as cf
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap
 from compfed.federation import Evaluate, InProcess, ask, run_program
-from compfed.federation.server.evaluation import Trial, evaluation
+from compfed.federation.server.trial import Trial, evaluation
 from compfed.federation.spec import FeatureScaling, FederatedProblem
 
 ROWS, WIDTH = 60, 6
@@ -60,15 +60,20 @@ def test_without_intercept(table):
     )
 
 
-def test_standardize_without_intercept_divides_by_the_root_mean_square(table):
-    """A constant column included: it has a size though it does not vary."""
+def test_standardize_without_intercept_divides_by_the_standard_deviation(table):
+    """As a scaler that does not centre; a constant column, which has no standard deviation, is in its own unit."""
     X, y, site = table
-    X = np.column_stack([X[:, [0, 3, 4]], np.full(ROWS, 0.5)])
-    size = np.sqrt((X**2).mean(axis=0))
-    model = cf.FederatedLasso(alpha=0.3, standardize=True, fit_intercept=False).fit(X, y, sites=site)
-    expected = pooled(X / size, y, 0.3, fit_intercept=False)
-    np.testing.assert_allclose(model.coef_ * size, expected.coef_, rtol=1e-8, atol=1e-8)
-    assert model.coef_[3] != 0
+    X = np.column_stack([X[:, [0, 2, 4]], np.full(ROWS, 5.0)])
+    scaler, lasso = (
+        StandardScaler(with_mean=False),
+        Lasso(alpha=0.3, fit_intercept=False, tol=1e-14, max_iter=1_000_000),
+    )
+    make_pipeline(scaler, lasso).fit(X, y)
+    assert lasso.coef_[3] != 0
+    for units in (1.0, 10.0 ** np.array([3, -2, 1, 0])):
+        model = cf.FederatedLasso(alpha=0.3, standardize=True, fit_intercept=False).fit(X * units, y, sites=site)
+        np.testing.assert_allclose(model.feature_scale_, np.asarray(scaler.scale_) * units, rtol=1e-12)
+        np.testing.assert_allclose(model.coef_ * model.feature_scale_, lasso.coef_, rtol=1e-8, atol=1e-8)
 
 
 def test_standardize_is_a_pipeline_with_coefficients_on_the_original_scale(table):

@@ -85,9 +85,60 @@ def test_factors_by_name_by_place_and_as_a_series():
         )
 
 
+def test_a_series_is_read_by_name_wherever_numbers_are_per_column_or_per_group():
+    """In any order of its index, and after a model file: as the array in the order of the columns or labels."""
+    X, y, sites = diabetes()
+    frame = pd.DataFrame(X, columns=list(bundled.diabetes().feature_names))
+    lower, upper = pd.Series(-100.0, frame.columns), pd.Series(np.linspace(50, 500, 10), frame.columns)
+    labels = list("ccbbaaaabb")
+    for by_name, in_order in (
+        (
+            cf.FederatedLasso(0.1, bounds=(lower, upper[::-1])),
+            cf.FederatedLasso(0.1, bounds=(-100.0, upper.to_numpy())),
+        ),
+        (
+            cf.FederatedLasso(0.1, bounds=(None, {"bmi": 100.0, 8: 200.0})),
+            cf.FederatedLasso(0.1, bounds={"bmi": (None, 100.0), 8: (None, 200.0)}),
+        ),
+        (
+            cf.FederatedGroupLasso(0.1, groups=labels, group_weights=pd.Series({"c": 1.0, "a": 4.0, "b": 2.0})),
+            cf.FederatedGroupLasso(0.1, groups=labels, group_weights=[4.0, 2.0, 1.0]),
+        ),
+        (
+            cf.FederatedGroupLasso(0.1, groups=labels, group_weights={"b": 3.0}),
+            cf.FederatedGroupLasso(0.1, groups=labels, group_weights=[2.0, 3.0, 2**0.5]),
+        ),
+    ):
+        found, expected = (model.fit(frame, y, sites=sites).coef_ for model in (by_name, in_order))
+        assert expected.any()
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_model_file_keeps_a_series_in_a_pair(tmp_path):
+    X, y, sites = diabetes()
+    frame = pd.DataFrame(X, columns=list(bundled.diabetes().feature_names))
+    model = cf.FederatedLasso(0.1, bounds=(None, pd.Series({"bp": 100.0, "bmi": 50.0}))).fit(frame, y, sites=sites)
+    again = cf.load_model(cf.save_model(model, tmp_path / "m.safetensors"))
+    np.testing.assert_array_equal(again.fit(frame, y, sites=sites).coef_, model.coef_)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"penalty_factors": {"bmi": 2, 2: 3}}, "has 'bmi' and 2, which are both column 'bmi'. Give one of the two"),
+        ({"bounds": {2: (0, 1), "bmi": (-1, 0)}}, "bounds has 2 and 'bmi', which are both column 'bmi'"),
+        ({"bounds": (None, {2: 1, "bmi": 0})}, "bounds: upper has 2 and 'bmi', which are both column 'bmi'"),
+        ({"bounds": (pd.Series({"x": -1.0}), None)}, "bounds: lower: there is no column 'x'"),
+        (
+            {"bounds": (pd.Series([-1.0] * 10, index=["bmi"] * 10), None)},
+            "lower is a Series whose index has an entry twice",
+        ),
+        (
+            {"penalty_factors": pd.DataFrame({"f": [1.0] * 10})},
+            "penalty_factors is a DataFrame; give one of its columns",
+        ),
+        ({"bounds": pd.DataFrame({"low": [-1.0] * 10, "high": 1.0})}, "bounds is a DataFrame"),
+        ({"bounds": (pd.DataFrame({"low": [-1.0] * 10}), 1)}, "bounds: lower is a DataFrame"),
         ({"penalty_factors": {"bni": 0}}, "no column 'bni'. Did you mean 'bmi'"),
         ({"penalty_factors": {10: 0}}, "position from 0 to 9"),
         ({"penalty_factors": {"bmi": -1}}, "column 'bmi' has -1"),

@@ -236,7 +236,7 @@ def test_the_rows_before_the_encoding_are_kept_site_by_site(tmp_path):
     ]
     federation = cf.federation.InProcess(one)
     assert federation.schema == one.schema
-    assert federation.sites[1].raw is one.raw[1]
+    assert federation.sites[1].rows.file.raw is one.raw[1]
 
 
 def test_weights_and_offsets_of_a_schema_reach_the_sites(tmp_path):
@@ -246,8 +246,8 @@ def test_weights_and_offsets_of_a_schema_reach_the_sites(tmp_path):
     assert (sites.columns, sites.schema and sites.schema.weight) == (("age",), "w")
     assert sites.offsets is not None
     assert all((o == 0.5).all() for o in sites.offsets)
-    assert sites.row_weights is not None
-    np.testing.assert_array_equal(sites.row_weights[0], frame[frame["town"] == "bonn"]["w"])
+    assert sites.sample_weight is not None
+    np.testing.assert_array_equal(sites.sample_weight[0], frame[frame["town"] == "bonn"]["w"])
     schema = Schema({"age": NumericColumn()}, Label("died", ("no", "yes")), weight="w")
     fitted = model().fit(frame, "died", sites="town", schema=schema)
     pooled = LogisticRegression(C=1 / (ALPHA * float(np.sum(frame["w"]))), tol=1e-12, solver="newton-cholesky")

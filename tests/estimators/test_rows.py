@@ -18,7 +18,7 @@ from sklearn.linear_model import GammaRegressor, Lasso, LogisticRegression
 import compfed as cf
 from compfed.data import bundled
 from compfed.errors import InputError
-from compfed.federation import DisclosurePolicy, Evaluate, InProcess, Refusal, Site
+from compfed.federation import DisclosurePolicy, Evaluate, InProcess, Refusal, Rows, Site
 from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 
@@ -118,7 +118,7 @@ def federations(X: Any, y: Any, sites: Any, **more: Any) -> list[InProcess]:
         for i, name in enumerate(made.names):
             rows = np.flatnonzero(np.asarray(sites).astype(str) == name)
             own: dict[str, Any] = {key: np.asarray(values)[rows] for key, values in more.items()}
-            found.append(Site(X[rows], y[rows], name=name, index=i, policy=policy, secret=b"s", **own))
+            found.append(Site(Rows(X[rows], y[rows], name=name, index=i, **own), policy=policy, secret=b"s"))
         return found
 
     return [InProcess(listed(policy), exact=exact) for policy in (None, DisclosurePolicy()) for exact in (False, True)]
@@ -240,7 +240,7 @@ def test_offsets_that_cannot_be_used():
         cf.FederatedLasso().fit(X, y, sites=sites, offset="time")
     with pytest.raises(InputError, match="one prediction per row"):
         cf.FederatedLogisticRegression().fit(X, np.minimum(y, 2), sites=sites, offset=o)
-    both = [Site(X, y, name="a", index=0, offset=o), Site(X, y, name="b", index=1)]
+    both = [Site(Rows(X, y, name="a", index=0, offset=o)), Site(Rows(X, y, name="b", index=1))]
     for exact in (False, True):
         with pytest.raises(InputError, match="'a' have an offset, those of site 'b' have none"):
             cf.FederatedLasso().fit_federation(InProcess(both, exact=exact))
@@ -345,13 +345,13 @@ def test_row_weights_over_every_federation():
     X, y, sites = synthetic()
     w = np.random.default_rng(2).uniform(0.2, 3.0, len(y))
     expected = glm("poisson", y, sm.add_constant(X), freq_weights=w)
-    for federation in federations(X, y, sites, row_weights=w):
+    for federation in federations(X, y, sites, sample_weight=w):
         model = cf.FederatedPoissonRegressor(alpha=0.0).fit_federation(federation)
         np.testing.assert_allclose(np.r_[model.intercept_, model.coef_], expected, rtol=1e-8, atol=1e-9)
-        for site, enrolment in zip(federation.sites, federation.enrolments or (), strict=False):
+        for site, enrolment in zip(federation.sites, federation.enrolments, strict=True):
             assert enrolment.weighted
-            assert enrolment.weight == pytest.approx(site.row_weights.sum())
-            assert enrolment.rows == len(site.labels)
+            assert enrolment.weight == pytest.approx(site.rows.weights.sum())
+            assert enrolment.rows == len(site.rows.labels)
 
 
 def test_row_weights_at_some_sites_or_in_another_unit_are_refused():
@@ -361,7 +361,10 @@ def test_row_weights_at_some_sites_or_in_another_unit_are_refused():
         (None, "'a' have weights, those of site 'b' have none"),
         (1e-4 * w, "site 'a' weigh over 1000"),
     ):
-        sites = [Site(X, y, name="a", index=0, row_weights=w), Site(X, y, name="b", index=1, row_weights=other)]
+        sites = [
+            Site(Rows(X, y, name="a", index=0, sample_weight=w)),
+            Site(Rows(X, y, name="b", index=1, sample_weight=other)),
+        ]
         with pytest.raises(InputError, match=message):
             cf.FederatedLasso().fit_federation(InProcess(sites, exact=True))
 
@@ -418,13 +421,12 @@ def test_site_effects_over_every_federation_with_offsets_and_weights():
     X, y, sites = synthetic()
     o, w = offset_of(X), np.random.default_rng(2).uniform(0.2, 3.0, len(y))
     expected = glm("poisson", y, np.column_stack([X, dummies(sites)]), offset=o, freq_weights=w)
-    for federation in federations(X, y, sites, offset=o, row_weights=w):
+    for federation in federations(X, y, sites, offset=o, sample_weight=w):
         for algorithm in ("auto", "ProximalBFGS"):
             model = cf.FederatedPoissonRegressor(alpha=0.0, site_effects="profile", algorithm=algorithm)
             model.fit_federation(federation)
             np.testing.assert_allclose(model.coef_, expected[:4], rtol=1e-8, atol=1e-9)
-            wall = federation.enrolments is not None
-            assert hasattr(model, "site_intercepts_") != wall
+            assert hasattr(model, "site_intercepts_") != federation.walled
 
 
 def test_sites_of_one_class_say_nothing_about_slopes():
@@ -492,7 +494,7 @@ def refused(site: Site, objective: ObjectiveSpec, x: np.ndarray, coords: Any = N
 
 def policed(kind: str, rows: Any = slice(None), **more: Any) -> Site:
     X, y, _ = synthetic(kind)
-    return Site(X[rows], y[rows], name="north", index=0, policy=DisclosurePolicy(), secret=b"s", **more)
+    return Site(Rows(X[rows], y[rows], name="north", index=0, **more), policy=DisclosurePolicy(), secret=b"s")
 
 
 CLASSES, SCALING = np.array([0.0, 1.0]), FeatureScaling(np.zeros(4), np.ones(4), intercept=True)
@@ -526,7 +528,7 @@ def test_a_gradient_of_a_class_that_rests_on_one_row_is_refused_where_the_whole_
     rng = np.random.default_rng(0)
     a = np.r_[rng.uniform(-0.5, 0.5, 60), np.full(39, 20.0) + rng.random(39), -1.0]
     y = np.r_[np.zeros(60), np.ones(40)]
-    site = Site(a[:, None], y, name="north", index=0, policy=DisclosurePolicy(min_level_rows=1), secret=b"s")
+    site = Site(Rows(a[:, None], y, name="north", index=0), policy=DisclosurePolicy(min_level_rows=1), secret=b"s")
     scaling = FeatureScaling(np.zeros(1), np.ones(1), intercept=True)
     plain = ObjectiveSpec(cf.losses.Logistic(), scaling, CLASSES)
     both = ObjectiveSpec(cf.losses.ClassWeightedLogistic(class_weights=[1.0, 1.01]), scaling, CLASSES)
@@ -549,7 +551,7 @@ def test_a_profile_rests_on_enough_rows_at_its_own_intercept():
 def test_a_profile_is_judged_at_its_own_intercept():
     """Far from zero all rows are classified with certainty; with the intercept of the site they are not."""
     X, y, _ = synthetic("logistic")
-    site = Site(X + 100.0, y, name="north", index=0, policy=DisclosurePolicy(), secret=b"s")
+    site = Site(Rows(X + 100.0, y, name="north", index=0), policy=DisclosurePolicy(), secret=b"s")
     scaling, x = FeatureScaling(np.zeros(4), np.ones(4), False), np.array([0.5, 0.3, 0.1, 0.2])
     plain = ObjectiveSpec(cf.losses.Logistic(), scaling, CLASSES)
     assert "fewer rows than its min_rows" in refused(site, plain, x)
@@ -565,14 +567,14 @@ def test_a_profile_and_its_derivatives(kind):
         "poisson": cf.losses.Poisson(),
         "huber": cf.losses.Huber(delta=50.0),
     }[kind]
-    site = Site(X, y, name="north", index=0)
+    site = Site(Rows(X, y, name="north", index=0))
     objective = ObjectiveSpec(loss, profile=True)
     x, h, W = np.array([0.2, -0.1, 0.3, 0.1]), 1e-5, np.arange(4, dtype=np.int32)
-    (at,) = site.reply([Evaluate(objective, x[None], W)])
+    at: Any = site.reply([Evaluate(objective, x[None], W)])[0]
     labels = 2 * y - 1 if kind == "logistic" else y
     best = minimize_scalar(lambda b: np.mean(loss.value(X @ x + b, labels)), options={"xtol": 1e-12})
     assert at.value[0] == pytest.approx(best.fun, rel=1e-10)
-    (near,) = site.reply([Evaluate(objective, np.concatenate([x + h * np.eye(4), x - h * np.eye(4)]))])
+    near: Any = site.reply([Evaluate(objective, np.concatenate([x + h * np.eye(4), x - h * np.eye(4)]))])[0]
     np.testing.assert_allclose((near.value[:4] - near.value[4:]) / (2 * h), at.gradient[0], rtol=1e-6, atol=1e-8)
     H = (near.gradient[:4] - near.gradient[4:]) / (2 * h)
     np.testing.assert_allclose(at.hessian[0], H[np.triu_indices(4)], rtol=1e-5, atol=1e-7)
@@ -606,12 +608,12 @@ def test_losses_that_cannot_be_made(make):
 def test_all_of_it_as_bytes_within_the_limits_of_a_network():
     X, y, sites = synthetic("logistic")
     o = offset_of(X)
-    here = [Site(X[sites == i], y[sites == i], name=f"site{i}", index=i, offset=o[sites == i]) for i in range(4)]
+    here = [Site(Rows(X[sites == i], y[sites == i], name=f"site{i}", index=i, offset=o[sites == i])) for i in range(4)]
     model: Any = cf.FederatedLogisticRegressionCV(
         alphas=[0.05, 0.01], cv=3, class_weight="balanced", site_effects="profile"
     )
     models: Any = clone(model), clone(model)
-    over_bytes, plain = models[0].fit_federation(Wired(here)), models[1].fit_federation(InProcess(here))
+    over_bytes, plain = models[0].fit_federation(Wired(here)), models[1].fit_federation(InProcess(here, exact=True))
     np.testing.assert_array_equal(over_bytes.coef_, plain.coef_)
     np.testing.assert_array_equal(over_bytes.cv_loss_, plain.cv_loss_)
     assert not hasattr(over_bytes, "site_intercepts_")

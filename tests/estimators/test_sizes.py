@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import compfed as cf
-from compfed.federation.site import site
+from compfed.federation.site import rows
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import lipschitz as curvature
 from compfed.losses.lipschitz import largest_eigenvalue
@@ -74,8 +74,8 @@ def test_rows_of_a_site_keep_their_order():
     where = rng.integers(0, 7, 60).astype(str)
     X = np.arange(60.0)[:, None]
     sites = cf.data.from_table(X, X[:, 0], where)
-    for name, rows in zip(sites.names, sites.features, strict=True):
-        np.testing.assert_array_equal(rows, X[where == name])
+    for name, features in zip(sites.names, sites.features, strict=True):
+        np.testing.assert_array_equal(features, X[where == name])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1500), (44, 500), (3, 40), (350, 20), (301, 400)])
@@ -120,7 +120,7 @@ def test_a_table_larger_than_the_room_for_views_is_not_copied_per_view(together,
     sites = sites if together else np.random.default_rng(0).permutation(sites)
     model = cf.FederatedLasso(alpha=0.1)
     kept = model.fit(X, y, sites=sites).coef_.copy()
-    monkeypatch.setattr(site, "ROOM", 0)
+    monkeypatch.setattr(rows, "ROOM", 0)
     most = peak(lambda: model.fit(X, y, sites=sites))
     np.testing.assert_array_equal(model.coef_, kept)
     assert most < (0.9 if together else 1.9) * X.nbytes  # all copies together; the answers of 40 sites are 0.6 MB
@@ -128,7 +128,7 @@ def test_a_table_larger_than_the_room_for_views_is_not_copied_per_view(together,
 
 def test_sites_of_one_process_share_the_room_for_views():
     sites = InProcess(cf.data.from_table(*regression(60, 4), np.repeat([0, 1], [20, 40]))).sites
-    np.testing.assert_allclose([s.room for s in sites], [site.ROOM / 3, site.ROOM * 2 / 3])
+    np.testing.assert_allclose([site.rows.room for site in sites], [rows.ROOM / 3, rows.ROOM * 2 / 3])
 
 
 def test_answers_to_one_message_are_gone_when_the_next_are_made():

@@ -64,6 +64,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "categories": (lambda: fit(FRAME.assign(stage=pd.Categorical(SITES))), r"column 'stage' is categorical"),
     "two columns of one name": (lambda: fit(FRAME.set_axis(["a", "b", "a"], axis=1)), r"X has two columns 'a'"),
     "one name but for a space": (lambda: fit(FRAME.set_axis(["a", "b", "a "], axis=1)), r"columns 'a' and 'a '"),
+    "the label as offset": (lambda: fit(FRAME, "age", offset="age"), r"y='age' and offset='age' name one column, which can be"),
+    "the label as site": (lambda: fit(FRAME, "age", sites="age"), r"y='age' and sites='age' name one column"),
+    "the site as offset": (lambda: fit(FRAME, sites="age", offset="age", schema="auto"), r"sites='age' and offset='age' name"),
     "the site column twice": (
         lambda: fit(pd.DataFrame(np.c_[X, SITES], columns=["a", "b", "s", "s"]), sites="s"),
         r"X has two columns 's'",
@@ -187,8 +190,23 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "groups with a hole": (lambda: fit(model=cf.FederatedGroupLasso(groups=[0, None, 1])), r"1 row\(s\) have none"),
     "truth values for features": (lambda: fit(model=cf.FederatedGroupLasso(groups=[[True, 2], [0]])), r"exactly once"),
     "weights of groups by name": (
-        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], group_weights=wrong({0: 1, 1: 2}))),
-        r"group_weights=\{0: 1, 1: 2\} cannot be read",
+        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], group_weights=wrong({0: 1, 2: 2}))),
+        r"group_weights: there is no group 2\. It is one of '0', '1'",
+    ),
+    "weights of groups that X does not have": (
+        lambda: fit(model=cf.FederatedGroupLasso(groups=["a", "a", "b"], group_weights=pd.Series({"x": 1.0, "b": 2.0}))),
+        r"group_weights: there is no group 'x'",
+    ),
+    "a group twice": (
+        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], penalty_factors={0: 1, "0": 2})),
+        r"penalty_factors has 0 and '0', which are both group '0'",
+    ),
+    "groups in a frame": (lambda: fit(FRAME, model=cf.FederatedGroupLasso(groups=FRAME)), r"groups is a DataFrame\. Give a list"),
+    "a group without a feature": (
+        lambda: fit(model=cf.FederatedGroupLasso(groups=[[0, 1], [], [2]])), r"group 1 has no feature\. Leave it out",
+    ),
+    "no groups, with factors": (
+        lambda: fit(model=cf.FederatedGroupLasso(groups=[], penalty_factors=[1])), r"groups has 0 labels; X has 3 features",
     ),
 }  # fmt: skip
 

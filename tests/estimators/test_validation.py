@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from sklearn.datasets import load_wine
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import (
     accuracy_score,
     brier_score_loss,
@@ -23,8 +25,9 @@ from sklearn.metrics import (
 
 import compfed as cf
 from compfed.estimators.evaluation import Evaluation
-from compfed.estimators.programs.evaluation import auc_bounds
-from compfed.federation import DisclosurePolicy, InProcess, Site
+from compfed.estimators.programs.scores import auc_bounds
+from compfed.federation import DisclosurePolicy, InProcess, Rows, Site
+from compfed.report.page import page_text
 
 TABLE = cf.data.bundled.breast_cancer()
 POLICY = DisclosurePolicy()
@@ -91,6 +94,26 @@ def test_the_auc_interval_under_the_default_policy_contains_the_pooled_value():
             low, high = found.bounds(name)
             assert low - 1e-12 <= value <= high + 1e-12, (seed, name)
     assert np.median(widths) < 0.4
+
+
+def test_the_report_gives_the_reason_of_an_interval(monkeypatch):
+    """Without a policy it is ties: its ends are the AUC with every tie in favour of, and against, the event."""
+    for module in ("bokeh", "matplotlib", "matplotlib.figure"):  # words are all that is looked at
+        monkeypatch.setitem(sys.modules, module, None)
+    rng = np.random.default_rng(6)
+    y, z = np.arange(240) % 2, np.round(rng.standard_normal(240) + np.arange(240) % 2)
+    rows = cf.data.from_arrays([z[i::3, None] for i in range(3)], [y[i::3] for i in range(3)])
+    ties, blocks = "rows with equal scores (ties) may be in either order", "counts are known to blocks of rows only"
+    for policy, said, other in ((None, ties, blocks), (POLICY, blocks, ties)):
+        found = scorer().evaluate(InProcess(rows, policy=policy))
+        record = {"kind": "fit", "features": ["z"], "coef": [[1.0]], "intercept": [0.0], "evaluation": found.to_dict()}
+        page = page_text(record)
+        assert said in page
+        assert other not in page
+        ends = [roc_auc_score(y, z + shift * y) for shift in (-0.5, 0.5)]
+        if policy is None:
+            assert (found.auc_low, found.auc_high) == pytest.approx(ends, rel=1e-12)
+            assert found.auc == pytest.approx(roc_auc_score(y, z), rel=1e-12)
 
 
 def test_the_bounds_are_attained():
@@ -333,9 +356,84 @@ def test_cross_validation_scores_every_row_by_a_model_without_it(fitted):
     assert "5 folds" in str(found)
 
 
+def tiny_sites() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, their linear predictor and their sites: sites of 3, 1 and 4 rows have no row in most folds."""
+    rng, sites = np.random.default_rng(3), np.repeat(np.arange(5), [70, 50, 3, 1, 4])
+    X = rng.standard_normal((len(sites), 3))
+    return X, X @ [1.0, -0.5, 0.0] + 0.5 * rng.standard_normal(len(sites)), sites
+
+
+def classes_of(z: np.ndarray, sites: np.ndarray, classes: int) -> np.ndarray:
+    """Classes by size of z; the rows of the last site are all of one class."""
+    return np.where(sites == 4, classes - 1, np.digitize(z, np.quantile(z, np.arange(1, classes) / classes)))
+
+
+SKLEARN: Any = {"tol": 1e-12, "solver": "newton-cholesky"}
+PENALTY = 0.05
+TINY_SITE_CASES: dict[str, tuple[Any, Any, Any]] = {
+    "two classes": (
+        cf.FederatedLogisticRegression(alpha=PENALTY, l1_ratio=0),
+        lambda n: LogisticRegression(C=1 / (PENALTY * n), **SKLEARN),
+        lambda z, sites: classes_of(z, sites, 2),
+    ),
+    "several classes": (
+        cf.FederatedLogisticRegression(alpha=PENALTY, l1_ratio=0),
+        lambda n: LogisticRegression(C=1 / (PENALTY * n), **SKLEARN),
+        lambda z, sites: classes_of(z, sites, 3),
+    ),
+    "numbers": (
+        cf.FederatedElasticNet(alpha=PENALTY, l1_ratio=0),
+        lambda n: Ridge(PENALTY * n),
+        lambda z, sites: z,
+    ),
+    "counts": (
+        cf.FederatedPoissonRegressor(alpha=PENALTY, l1_ratio=0),
+        lambda n: PoissonRegressor(alpha=PENALTY, **SKLEARN),
+        lambda z, sites: np.floor(np.exp(z / 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "exact"),
+    [("two classes", False), ("two classes", True), ("several classes", True), ("numbers", False), ("counts", False)],
+)
+def test_sites_with_fewer_rows_than_folds_are_scored_as_the_pooled_rows(case, exact):
+    model, pooled, labels = TINY_SITE_CASES[case]
+    X, z, sites = tiny_sites()
+    y = labels(z, sites)
+    given = cf.data.from_arrays([X[sites == i] for i in range(5)], [y[sites == i] for i in range(5)])
+    found = model.fit(X, y, sites=sites).evaluate(InProcess(given, exact=exact), cv=5, per_site=True)
+    cv_model = type(model).__name__ + "CV"
+    folds = getattr(cf, cv_model)(alphas=[PENALTY], l1_ratio=0, cv=5).fit(X, y, sites=sites).fold_
+    assert len(set(folds[sites == 2])) == 3
+    p = np.empty((len(y), len(np.unique(y))) if hasattr(model, "predict_proba") else len(y))
+    for k in range(5):
+        without = pooled((folds != k).sum()).fit(X[folds != k], y[folds != k])
+        predict = without.predict_proba if hasattr(without, "predict_proba") else without.predict
+        p[folds == k] = predict(X[folds == k])
+    for one, rows in [(found, sites >= 0), *zip(found.per_site.values(), (sites == i for i in range(5)), strict=True)]:
+        assert one.weight == rows.sum()
+        if p.ndim == 1:
+            assert one.mae == pytest.approx(mean_absolute_error(y[rows], p[rows]), rel=1e-7)
+            assert one.rmse == pytest.approx(root_mean_squared_error(y[rows], p[rows]), rel=1e-7)
+            continue
+        truth = np.eye(p.shape[1])[y[rows]]
+        brier = ((p[rows] - truth) ** 2).sum(axis=1).mean() / (2 if p.shape[1] == 2 else 1)
+        assert one.brier == pytest.approx(brier, rel=1e-7)
+        assert one.log_loss == pytest.approx(log_loss(y[rows], p[rows], labels=range(p.shape[1])), rel=1e-7)
+        assert one.accuracy == pytest.approx((p[rows].argmax(axis=1) == y[rows]).mean())
+        if p.shape[1] == 2 and len(np.unique(y[rows])) == 2:
+            assert one.auc_low - 1e-12 <= roc_auc_score(y[rows], p[rows, 1]) <= one.auc_high + 1e-12
+
+
 def masked_sites() -> list[Site]:
     return [
-        Site(TABLE.X[TABLE.sites == i], TABLE.y[TABLE.sites == i], name=str(i), index=i, policy=POLICY, secure_sum=True)
+        Site(
+            Rows(TABLE.X[TABLE.sites == i], TABLE.y[TABLE.sites == i], name=str(i), index=i),
+            policy=POLICY,
+            secure_sum=True,
+        )
         for i in (1, 2, 3)
     ]
 
@@ -379,6 +477,34 @@ def test_the_record_is_a_table_a_dictionary_and_a_figure(fitted):
     assert isinstance(numbers_only, Evaluation)
     with pytest.raises(cf.InputError, match="no curves to draw"):
         numbers_only.plot()
+
+
+def test_rows_are_counted_and_their_weight_is_not_called_rows(fitted):
+    weights = np.random.default_rng(0).integers(0, 4, len(TABLE.y)).astype(float)
+    found = fitted.evaluate(TABLE.X, TABLE.y, sites=TABLE.sites, sample_weight=weights, per_site=True)
+    assert (found.rows, found.weight) == (np.count_nonzero(weights), weights.sum())
+    here = TABLE.sites == 2
+    assert (found.per_site["2"].rows, found.per_site["2"].weight) == (
+        np.count_nonzero(weights[here]),
+        weights[here].sum(),
+    )
+    cells = {line.split("  ")[0]: line.split()[-5:] for line in str(found).splitlines()}
+    assert float(cells["rows"][0]) == np.count_nonzero(weights)
+    assert float(cells["weight of the rows"][0]) == weights.sum()
+    assert float(cells["weight of the events"][0]) == weights @ TABLE.y
+    assert "events" not in cells
+    plain = str(fitted.evaluate(TABLE.federation(), cv=3))
+    assert "weight" not in plain
+    assert "alpha was chosen" not in plain
+
+
+def test_an_alpha_that_was_chosen_on_all_rows_is_said():
+    X, y, sites = tiny_sites()
+    model = cf.FederatedLassoCV(cv=3, n_alphas=5).fit(X, y, sites=sites)
+    assert "; alpha was chosen on all rows, which is a little optimistic." in str(
+        model.evaluate(X, y, sites=sites, cv=3)
+    )
+    assert "alpha was chosen" not in str(model.evaluate(X, y, sites=sites))
 
 
 def test_mistakes_are_named(fitted):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from federation.pipes import Piped
+from federation.wired import replies
 
 import compfed as cf
 from compfed._utils.records import nonnegative, record
@@ -19,12 +20,15 @@ from compfed.federation import (
     Evaluate,
     InProcess,
     Moments,
+    Query,
+    Refusal,
+    Rows,
     Site,
     Tabulate,
     ask,
     run_program,
 )
-from compfed.federation.queries import LIPSCHITZ_BINS
+from compfed.federation.queries.lipschitz import BINS, DIGITS
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 
@@ -38,7 +42,7 @@ def make_site(index: int, kind: str = "numbers", policy: DisclosurePolicy | None
     A = rng.standard_normal((ROWS[index], WIDTH)) * [1.0, 0.1, 10.0, 1.0, 3.0] + index
     z = A @ [1.0, 3.0, 0.0, -0.7, 0.0] + rng.standard_normal(len(A)) + index
     labels = {"numbers": z, "words": np.where(z > 1, "ill", "well"), "counts": np.rint(np.exp(0.2 * z).clip(0, 9))}
-    return Site(A, labels[kind], name=("north", "south")[index], index=index, policy=policy)
+    return Site(Rows(A, labels[kind], name=("north", "south")[index], index=index), policy=policy)
 
 
 ESTIMATORS: dict[str, Any] = {
@@ -70,7 +74,7 @@ def test_estimators_are_the_same_to_the_last_bit(remote):
     assert model.site_names_.tolist() == ["north", "south"]
     # and those of the compiled rounds, to the accuracy asked for
     sites = [make_site(i, kind) for i in range(2)]
-    X, y = np.concatenate([s.features for s in sites]), np.concatenate([s.labels for s in sites])
+    X, y = np.concatenate([s.rows.features for s in sites]), np.concatenate([s.rows.labels for s in sites])
     fitted = ESTIMATORS[kind].fit(X, y, sites=np.repeat(["north", "south"], ROWS))
     np.testing.assert_allclose(fitted.coef_, coef, rtol=0, atol=1e-9 * np.abs(coef).max())
     assert fitted.communication_ == communication  # what the compiled rounds say they would have cost is what was sent
@@ -94,7 +98,7 @@ def test_cross_validation_over_the_same_federation(remote):
 
 def make_paper_site(index: int) -> Site:
     sites = cf.data.synthetic(clients=2, samples=16, features=4, seed=0)
-    return Site(sites.features[index], sites.labels[index], name=str(index), index=index)
+    return Site(Rows(sites.features[index], sites.labels[index], name=str(index), index=index))
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +150,8 @@ def test_two_exchanges_in_a_round(paper):
 def make_marked_site(index: int) -> Site:
     """Three rows carry a number that no sum, mean or spread of rows comes near."""
     site = make_site(index)
-    site.features[:, 4] = 0.0
-    site.features[:3, 4] = MARK
+    site.rows.features[:, 4] = 0.0
+    site.rows.features[:3, 4] = MARK
     return site
 
 
@@ -169,15 +173,15 @@ def rows_in_memory() -> list[Any]:
 @pytest.mark.thorough
 def test_no_row_is_in_the_memory_of_the_server():
     class Watched(Piped):
-        found, messages = 0, 0
+        found, sent = 0, 0
 
-        def send(self, messages):
-            replies = super().send(messages)
-            self.messages += 1
+        def _carry(self, messages):
+            carried = super()._carry(messages)
+            self.sent += 1
             # set-up and Hessian of the first fit; of the second a message among the rounds
-            if self.messages in (1, 2, 3, 20):
+            if self.sent in (1, 2, 3, 20):
                 self.found += len(rows_in_memory())
-            return replies
+            return carried
 
     federation = Watched(make_marked_site, 1)
     with federation:
@@ -185,33 +189,33 @@ def test_no_row_is_in_the_memory_of_the_server():
         assert model.communication_.by_query["Evaluate"][0] >= 2
         by_rounds = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", max_rounds=200, tol=1e-6)
         by_rounds.fit_federation(federation)
-        assert federation.messages > 25
+        assert federation.sent > 25
         assert federation.found == 0
     assert np.isfinite(model.coef_).all()
     here = make_marked_site(0)  # the search would have found it
     assert len(rows_in_memory()) > 0
-    assert here.width == WIDTH
+    assert here.rows.width == WIDTH
 
 
 # --- every message of a fit, by kind and size ---
 
 
 class Spy(InProcess):
-    """Records the queries and the shapes of the replies."""
+    """Records the queries and the shapes of the fields that a site adds."""
 
     def __init__(self, sites):
         super().__init__(sites)
-        self.record: list[tuple[str, int, list[tuple[int, ...]]]] = []  # kind, message, shapes of the reply's arrays
+        self.record: list[tuple[str, int, dict[str, tuple[int, ...]]]] = []  # kind, message, shapes by field
 
-    def send(self, messages):
-        replies = super().send(messages)
+    def _carry(self, messages):
+        carried = super()._carry(messages)
         number = len({m for _, m, _ in self.record})
-        for i, queries in messages.items():
-            for query, reply in zip(queries, replies[i], strict=True):
-                arrays = [np.shape(value) for value in reply if isinstance(value, np.ndarray)]
-                arrays += [np.shape(a) for value in reply if isinstance(value, dict) for a in value.values()]
-                self.record.append((type(query).__name__, number, arrays))
-        return replies
+        for i, asked in messages.items():
+            for weighted, given in zip(asked, carried.parts[i], strict=True):
+                assert not isinstance(given, Refusal)
+                shapes = {name: value.shape for name, value in given.items()}
+                self.record.append((type(weighted.query).__name__, number, shapes))
+        return carried
 
 
 def messages_of(spy: Spy) -> list[list[str]]:
@@ -220,16 +224,23 @@ def messages_of(spy: Spy) -> list[list[str]]:
     return [sorted({kind for kind, number, _ in spy.record if number == k}) for k in range(last + 1)]
 
 
-def shapes_of(kind: str, d: int) -> list[list[tuple[int, ...]]]:
-    """The shapes that the reply to a query may have: none depends on the number of rows."""
+def shapes_of(d: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The shapes of all fields that a site adds: none depends on the number of rows."""
+    pairs = {name: (WIDTH,) for name in ("mean", "mean_low", "square", "square_low")}
+    classes = {"class_weights": (2,), "class_shares": (2,)}
+    one = dict.fromkeys(("value", "terms", "infinite", "outside", "conjugate", "no_conjugate"), (1,))
     return {
-        "Describe": [[(k,), (k,), ()] for k in (0, 1, 2)],  # the classes found, and how much they weigh
-        "Moments": [[(WIDTH,)] * 4],  # mean and square, each with what its rounding lost
-        "Lipschitz": [[], [(LIPSCHITZ_BINS,)]],
-        # value, gradient, terms; the upper triangle of a Hessian; the conjugate
-        "Evaluate": [[(1,), (1, d), (1,), *more] for more in ([], [(1, d * (d + 1) // 2)], [(1,)])],
-        "LocalUpdate": [[(d,)]],  # one vector up
-    }[kind]
+        "Describe": {**dict.fromkeys(("weight", "rows", "sites", "label_sum", "label_means"), ()), **classes},
+        "Moments": {"factor": (), "factor_low": (), **pairs},
+        "Lipschitz": {"factor": (), "outside": (), "L": (), "counts": (BINS,), "power": (DIGITS,)},
+        "Evaluate": {"factor": (), **one, "gradient": (1, d), "hessian": (1, d * (d + 1) // 2)},
+        "LocalUpdate": {"factor": (), "not_finite": (), "outside": (), "u.0": (d,)},  # one vector up
+    }  # fmt: skip
+
+
+def check_shapes(spy: Spy, d: int) -> None:
+    for query, _, shapes in spy.record:
+        assert shapes.items() <= shapes_of(d)[query].items(), query
 
 
 @pytest.mark.parametrize("kind", ["numbers", "words"])
@@ -244,8 +255,7 @@ def test_the_queries_of_a_fit_and_the_shapes_of_the_replies(kind):
     assert messages[-1] == ["Evaluate"]
     if kind == "numbers":  # one step solves a quadratic, and one message evaluates the result
         assert len(messages) == 4
-    for query, _, shapes in spy.record:
-        assert shapes in shapes_of(query, d), query
+    check_shapes(spy, d)
     assert model.n_rounds_ == len(messages) == model.communication_.rounds
     assert model.communication_.by_query["Evaluate"][0] == len(messages) - 1
 
@@ -259,8 +269,7 @@ def test_the_queries_of_a_fit_by_rounds_and_the_shapes_of_the_replies():
     assert {name for kinds in messages[2:-1] for name in kinds} == {"LocalUpdate", "Evaluate"}
     assert all("LocalUpdate" in kinds for kinds in messages[2:-1])
     assert messages[-1] == ["Evaluate"]
-    for query, _, shapes in spy.record:
-        assert shapes in shapes_of(query, d), query
+    check_shapes(spy, d)
     assert model.n_rounds_ == len(messages) == model.communication_.rounds
     assert (
         model.communication_.by_query["LocalUpdate"][0] == sum(kind == "LocalUpdate" for kind, _, _ in spy.record) / 2
@@ -268,8 +277,10 @@ def test_the_queries_of_a_fit_by_rounds_and_the_shapes_of_the_replies():
 
 
 # of set-up: a weight and two pairs of vectors up; the scaling (centre, scale), the ridge and the null model down, a bound up
-MOMENTS = (1, 0.0, (1 + 4 * WIDTH) * 8.0)
-LIPSCHITZ = (1, (2 * WIDTH + 1 + WIDTH + 1) * 8.0, 8.0)
+MOMENTS = (1, 0.0, (1 + 2 * WIDTH) * 16.0)
+# the factor of the site, a flag, and the bound
+LIPSCHITZ = (1, (2 * WIDTH + 1 + WIDTH + 1) * 8.0, 3 * 8.0)
+BESIDE = 3  # numbers beside those of an evaluation: the factor and two flags
 
 
 def test_bytes_are_those_of_the_numbers_sent():
@@ -281,11 +292,11 @@ def test_bytes_are_those_of_the_numbers_sent():
     assert cost.by_query["Moments"] == MOMENTS
     words = np.array(["ill", "well"]).nbytes
     assert cost.by_query["Lipschitz"] == (1, LIPSCHITZ[1] + words, LIPSCHITZ[2])
-    # the last asks for a dual value as well: four numbers down, one up
+    # the last asks for a dual value as well: four numbers down; up one, and a flag
     gradients = steps + 1
     hessians_down, hessians_up = steps * d * 4, steps * d * (d + 1) / 2 * 8  # coordinates down, upper triangles up
     assert cost.by_query["Evaluate"] == (
-        gradients, gradients * d * 8 + 32 + hessians_down, gradients * (d + 2) * 8 + 8 + hessians_up
+        gradients, gradients * d * 8 + 32 + hessians_down, gradients * (d + 2 + BESIDE) * 8 + 16 + hessians_up
     )  # fmt: skip
     for place, total in ((1, cost.bytes_down), (2, cost.bytes_up)):
         assert total == sum(counted[place] for counted in cost.by_query.values())
@@ -297,12 +308,12 @@ def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
     spy = Spy([make_site(i) for i in range(2)])
     cost = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx").fit_federation(spy).communication_
     rounds = cost.by_query["LocalUpdate"][0]
-    assert cost.by_query["LocalUpdate"][2] == rounds * d * 8
+    assert cost.by_query["LocalUpdate"][2] == rounds * (d + BESIDE) * 8
     assert cost.by_query["Moments"] == MOMENTS
-    # L_i itself, and a count for each bin of Lipschitz constants: the steps use the largest L_i
-    assert cost.by_query["Lipschitz"] == (*LIPSCHITZ[:2], 8.0 + LIPSCHITZ_BINS)
+    # L_i itself, and the digits of its fourth power: the steps use the largest L_i
+    assert cost.by_query["Lipschitz"] == (*LIPSCHITZ[:2], LIPSCHITZ[2] + 8.0 * DIGITS)
     evaluations, down, up = cost.by_query["Evaluate"]
-    assert (down, up) == (evaluations * d * 8 + 32, evaluations * (d + 2) * 8 + 8)
+    assert (down, up) == (evaluations * d * 8 + 32, evaluations * (d + 2 + BESIDE) * 8 + 16)
     assert cost.bytes_up == sum(up for _, _, up in cost.by_query.values())
 
 
@@ -314,7 +325,7 @@ def test_a_site_refuses_and_says_why():
     with pytest.raises(cf.InputError, match=r"site 'south' refuses Moments: it does not answer Moments"):
         cf.FederatedLasso().fit_federation(InProcess(sites))
     few = InProcess([make_site(1, policy=DisclosurePolicy(min_rows=20))])
-    with pytest.raises(cf.InputError, match=r"refuses Describe: it has fewer rows than its min_rows\.$"):
+    with pytest.raises(cf.InputError, match=r"site 'south' takes part in no run: it has fewer rows than its min_rows"):
         ask(few, Describe())
     objective = ObjectiveSpec(cf.losses.Squared())
     narrow = InProcess([make_site(1, policy=DisclosurePolicy(max_hessian_share=0.2))])
@@ -329,15 +340,14 @@ def test_a_query_outside_the_list_is_refused():
 
     class Everything:
         def reply(self, site):
-            return site.features
+            return site.rows.features
 
-    query: Any = Everything()
-    with pytest.raises(cf.InputError, match="refuses Everything: Everything is not a query it knows"):
-        ask(in_this_process("numbers"), query)
-    assert Everything not in QUERIES
-    assert Rows not in QUERIES
-    with pytest.raises(cf.InputError, match="refuses Rows"):
-        ask(in_this_process("numbers"), Rows())
+    for asked in (Everything(), Rows()):
+        with pytest.raises(cf.InputError, match=f"{type(asked).__name__} is not a query that sites know"):
+            ask(in_this_process("numbers"), cast("Query", asked))
+        (reply,) = replies(make_site(0), cast("Query", asked))
+        assert f"{type(asked).__name__} is not a query it knows" in reply.reason
+        assert type(asked) not in QUERIES
 
 
 @record
@@ -358,7 +368,7 @@ def test_what_is_not_of_the_library_is_refused_at_the_site(remote):
 
 
 def test_sites_of_other_columns_are_named():
-    odd = Site(np.ones((4, 2)), np.ones(4), name="odd", index=1)
+    odd = Site(Rows(np.ones((4, 2)), np.ones(4), name="odd", index=1))
     with pytest.raises(cf.InputError, match=r"site 'odd' has 2 columns, site 'north' has 5 columns"):
         cf.FederatedLasso().fit_federation(InProcess([make_site(0), odd]))
 
@@ -380,13 +390,13 @@ class Forgetful(InProcess):
 
     def __init__(self, sites, at: int):
         super().__init__(sites)
-        self.fresh, self.at, self.messages = InProcess(sites).sites[1], at, 0
+        self.fresh, self.at, self.sent = InProcess(sites).sites[1], at, 0
 
-    def send(self, messages):
-        self.messages += 1
-        if self.messages == self.at:
+    def _carry(self, messages):
+        self.sent += 1
+        if self.sent == self.at:
             self.sites[1] = self.fresh
-        return super().send(messages)
+        return super()._carry(messages)
 
 
 def test_a_site_without_memory_says_so_where_memory_matters(paper):
@@ -401,7 +411,7 @@ def test_a_site_without_memory_says_so_where_memory_matters(paper):
         cf.solve_federated(problem, "FISTA", tol=1e-9, federation=f) for f in (InProcess(problem.sites), forgetful)
     )
     np.testing.assert_array_equal(kept.x, lost.x)
-    assert forgetful.messages > 10
+    assert forgetful.sent > 10
 
 
 def test_a_run_that_begins_again_begins_afresh(paper):
@@ -450,9 +460,9 @@ def test_numbers_are_not_listed_as_classes():
 
 A, Y = np.arange(12.0).reshape(4, 3) % 5, np.arange(4.0)
 WRONG = {
-    "nan": (lambda: Site(np.where(A > 3, np.nan, A), Y, name="a", index=0), "site 'a' has features that are NaN"),
-    "rows": (lambda: Site(A, Y[:3], name="a", index=0), "do not match"),
-    "weights": (lambda: Site(A, Y, name="a", index=0, row_weights=np.zeros(4)), "not all zero"),
+    "nan": (lambda: Site(Rows(np.where(A > 3, np.nan, A), Y, name="a", index=0)), "site 'a' has features that are NaN"),
+    "rows": (lambda: Site(Rows(A, Y[:3], name="a", index=0)), "do not match"),
+    "weights": (lambda: Site(Rows(A, Y, name="a", index=0, sample_weight=np.zeros(4))), "not all zero"),
     "no site": (lambda: InProcess([]), "at least one site"),
     "rows that are fetched": (
         lambda: InProcess(cf.data.lazy_sites(lambda i: (A, Y), [len(A)])),  # pyright: ignore[reportArgumentType]
@@ -461,7 +471,7 @@ WRONG = {
     "names": (lambda: InProcess([make_site(0), make_site(0)]), "the same name: north, north"),
     "words": (lambda: cf.FederatedLasso().fit_federation(in_this_process("words")), "are words, not numbers"),
     "outcomes": (
-        lambda: cf.FederatedLasso().fit_federation(InProcess([Site(A, np.c_[Y, Y], name="a", index=0)])),
+        lambda: cf.FederatedLasso().fit_federation(InProcess([Site(Rows(A, np.c_[Y, Y], name="a", index=0))])),
         "2 outcomes per row; this model takes 1",
     ),
     "no federation": (lambda: cf.federation.ask("sites", Describe()), "got str"),  # pyright: ignore  # the mistake
@@ -482,8 +492,8 @@ def test_small_integers_do_not_wrap_at_a_site(dtype):
     A, y = rng.integers(0, 2 if dtype is bool else 100, (12, 3)).astype(dtype), rng.integers(0, 2, 12).astype(dtype)
     objective, x = ObjectiveSpec(cf.losses.Logistic()), np.array([[0.01, -0.02, 0.03]])
     queries = (Tabulate(("0", "1", "2"), (np.empty(0),) * 3), Evaluate(objective, x))
-    small = Site(A, y, name="a", index=0).reply(queries)
-    double = Site(A.astype(float), y.astype(float), name="a", index=0).reply(queries)
+    small = replies(Site(Rows(A, y, name="a", index=0)), *queries)
+    double = replies(Site(Rows(A.astype(float), y.astype(float), name="a", index=0)), *queries)
     np.testing.assert_allclose(small[0].mean, A.astype(float).mean(axis=0), rtol=1e-14)
     np.testing.assert_allclose(small[0].square, (A.astype(float) ** 2).mean(axis=0), rtol=1e-12)
     np.testing.assert_array_equal(small[1].value, double[1].value)

@@ -19,7 +19,7 @@ import compfed as cf
 from compfed._utils.records import describe
 from compfed.algorithms import ALGORITHMS
 from compfed.algorithms.base import Bounds
-from compfed.federation import QUERIES, Describe, Evaluate, Lipschitz, Moments, Refusal
+from compfed.federation import QUERIES, Describe, Evaluate, Lipschitz, Moments, Rows, Site
 from compfed.federation.accounting import payload
 from compfed.federation.codec import (
     MAX_ARRAYS,
@@ -36,7 +36,7 @@ from compfed.federation.codec import (
     unpack,
 )
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import Weighted
+from compfed.federation.query import Weighted
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.regularisers import GroupL2, L2Ball, OnBlock, SumOf
 from compfed.splits import Fold
@@ -439,23 +439,19 @@ def test_the_closed_list_has_what_travels_and_nothing_else():
         cf.losses.Softmax,
         GroupL2,
         SumOf,
-        Refusal,
         Enrolment,
         Weighted,
     ):
         assert f"{cls.__module__}:{cls.__qualname__}" in records
-    for cls in QUERIES:
-        reply: type = getattr(cls, "Reply")  # noqa: B009  # a type has no such attribute
-        assert f"{reply.__module__}:{reply.__qualname__}" in REPLY_RECORDS
-    assert len(REPLY_RECORDS) == len(QUERIES) + 2  # an enrolment and a refusal
+    assert {f"{Enrolment.__module__}:{Enrolment.__qualname__}"} == REPLY_RECORDS
     assert set(records) > REPLY_RECORDS
 
 
 def test_a_server_reads_replies_only():
-    reply = (Refusal("no"), Moments.Reply(2.0, *np.zeros((4, 2))))
-    again = there_and_back(reply, records=REPLY_RECORDS)
-    assert again[0] == reply[0]
-    for value in (Moments(), cf.losses.Squared(), a_run(), cf.regularisers.L1(0.1)):
+    enrolled = Site(Rows(np.ones((3, 2)), np.arange(3.0), name="a", index=0)).enrol()
+    again = there_and_back(enrolled, records=REPLY_RECORDS)
+    assert (again.rows, again.width, again.column_bits.tolist()) == (3, 2, enrolled.column_bits.tolist())
+    for value in (Moments(), Weighted(Moments(), "rows"), cf.losses.Squared(), a_run(), cf.regularisers.L1(0.1)):
         with pytest.raises(cf.InputError, match="is not allowed here"):
             there_and_back((value,), records=REPLY_RECORDS)
     name = f"{my_model.__module__}:my_model"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation.wired import sites_of, table
+from federation.wired import replies, sites_of, table
 from sklearn.exceptions import ConvergenceWarning
 
 import compfed as cf
@@ -25,13 +25,18 @@ from compfed.federation import (
     Lipschitz,
     LocalUpdate,
     Moments,
+    Rows,
     Score,
     Site,
     exact_sum,
     secure_sum,
 )
-from compfed.federation.contributions import encode, fields
-from compfed.federation.queries import FinishRound, Weighted, Weighting, largest_lipschitz
+from compfed.federation.adding import MessageLayout, encode
+from compfed.federation.enrolment import Agreement
+from compfed.federation.queries import FinishRound
+from compfed.federation.queries.lipschitz import largest_lipschitz
+from compfed.federation.query import Weighted, Weighting
+from compfed.federation.server.exchange import Carried
 from compfed.federation.server.program import Request, run_program
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec, RunSpec
@@ -50,15 +55,15 @@ class Masked(InProcess):
         public = [secure_sum.public_key(key) for key in private]
         self.masks = [secure_sum.Masks.agree(key, public, i, bytes(32)) for i, key in enumerate(private)]
         self.number, self.words = 0, list[dict[int, np.ndarray]]()
-        self._exact_sums.masked = True
+        self.messages.masked = True
 
-    def _contributions(self, messages: Mapping[int, tuple[Weighted, ...]]) -> dict[int, np.ndarray]:
+    def _carry(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Carried:
         self.number += 1
-        plain = super()._contributions(messages)
+        plain = super()._carry(messages).parts
         masked = {i: exact_sum.add(w, self.masks[i].mask(self.number, "q", "s", len(w))) for i, w in plain.items()}
         assert not any(np.array_equal(plain[i], masked[i]) for i in plain)
         self.words.append(masked)
-        return masked
+        return Carried(masked)
 
 
 def reordered(sites: list[Site]) -> list[Site]:
@@ -147,11 +152,13 @@ QUERIES: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
-def listed(kind: str, row_weights: bool = False) -> list[Site]:
+def listed(kind: str, sample_weight: bool = False) -> list[Site]:
     found = []
     for i, (A, y) in enumerate(table(kind, sites=N)):
-        weights = np.random.default_rng(i).uniform(0.1, 3.0, len(y)) * (np.arange(len(y)) > i) if row_weights else None
-        found.append(Site(A, y, name=f"site{i}", index=i, row_weights=weights, limits=None))
+        weights = (
+            np.random.default_rng(i).uniform(0.1, 3.0, len(y)) * (np.arange(len(y)) > i) if sample_weight else None
+        )
+        found.append(Site(Rows(A, y, name=f"site{i}", index=i, sample_weight=weights), limits=None))
     return found
 
 
@@ -160,19 +167,19 @@ def weights_of(sites: list[Site], query: Any, weighting: Weighting) -> np.ndarra
     if weighting == "once":
         return None
     subset = query.objective.subset if hasattr(query, "objective") and not isinstance(query, HeldOut) else None
-    rows = np.array([site.weights_of(subset).sum() for site in sites])
+    rows = np.array([site.rows.weights_of(subset).sum() for site in sites])
     w = rows if weighting == "rows" else (rows > 0).astype(float)
     return w / w.sum()
 
 
-@pytest.mark.parametrize("row_weights", [False, True])
+@pytest.mark.parametrize("sample_weight", [False, True])
 @pytest.mark.parametrize("weighting", ["rows", "sites", "once"])
 @pytest.mark.parametrize("name", QUERIES)
-def test_every_query_has_the_float_sum(name, weighting, row_weights):
-    """To rounding that of `server.sums`; to the bit the same in another order of the sites, and with masks."""
+def test_every_query_has_the_float_sum(name, weighting, sample_weight):
+    """To rounding that of `InDoubles`; to the bit the same in another order of the sites, and with masks."""
     kind, query = QUERIES[name]
     own = isinstance(query, (Describe, HeldOut, Score)) or (isinstance(query, Moments) and weighting != "sites")
-    sites = listed(kind, row_weights)
+    sites = listed(kind, sample_weight)
     weights = None if own else weights_of(sites, query, weighting)
     if isinstance(query, Moments):
         weighting = "sites" if weights is not None else "rows"
@@ -195,7 +202,7 @@ def test_every_query_has_the_float_sum(name, weighting, row_weights):
         assert values[0] == np.inf
         plain, exact = ([f[1:] for f in s if f is not None and np.ndim(f)] for s in (plain, exact))
     if isinstance(query, Lipschitz) and not query.upper_bound:  # exact sums bound the largest by a sum of fourth powers
-        largest = [float(s.reply([query])[0].L) for s in sites]
+        largest = [float(replies(s, query)[0].L) for s in sites]
         bound = largest_lipschitz(exact.counts)
         assert max(largest) <= bound <= 1.1 * len(largest) ** 0.25 * max(largest)
         plain, exact = (s._replace(counts=None) for s in (plain, exact))
@@ -207,9 +214,9 @@ def test_every_query_has_the_float_sum(name, weighting, row_weights):
     ((first,), _) = asked(InProcess(sites, exact=True), query, weighting=weighting)
     ((other,), _) = asked(Masked(sites), query, weighting=weighting)
     assert bits(first) == bits(other)
-    for i, site in enumerate(again := reordered(listed(kind, row_weights))):
-        site.index = i if not isinstance(site.index, SiteFold) else site.index
-    query = moved(query, [site.number for site in again])
+    for i, site in enumerate(again := reordered(listed(kind, sample_weight))):
+        site.rows.index = i
+    query = moved(query, [site.rows.number for site in again])
     ((other,), _) = asked(InProcess(again, exact=True), query, weighting=weighting)
     if isinstance(query, Describe):  # facts of single sites are in the order of the sites
         first, other = (s._replace(rows=np.sort(s.rows), weights=np.sort(s.weights)) for s in (first, other))
@@ -237,9 +244,9 @@ def moved(query: Any, numbers: list[int]) -> Any:
 def test_sums_are_rounded_once(name):
     """sum_i w_i v_i / sum_i w_i with both sums rounded once: `math.fsum` of the parts of the sites."""
     kind, query = QUERIES[name]
-    sites = listed(kind, row_weights=True)
+    sites = listed(kind, sample_weight=True)
     ((exact,), _) = asked(InProcess(sites, exact=True), query, weighting="rows")
-    w = [float(site.weights_of(query.objective.subset).sum()) for site in sites]
+    w = [float(site.rows.weights_of(query.objective.subset).sum()) for site in sites]
     replies = [site.reply([query])[0] for site in sites]
     for field in ("value", "gradient", "terms", "hessian"):
         if (found := getattr(exact, field)) is None:
@@ -256,7 +263,7 @@ def test_cancelling_parts_are_added_exactly():
     rows = [(A, y) for y in labels]
     x = np.zeros((1, 2))
     ((exact,), _) = asked(InProcess(sites_of(rows), exact=True), Evaluate(RAW, x), weighting="once")
-    parts = [site.reply([Evaluate(RAW, x)])[0].gradient[0] for site in sites_of(rows)]
+    parts = [replies(site, Evaluate(RAW, x))[0].gradient[0] for site in sites_of(rows)]
     expected = [float(sum(Fraction(float(part[j])) for part in parts)) for j in range(2)]
     assert exact.gradient[0].tolist() == expected
     assert expected[0] != sum(part[0] for part in parts)
@@ -311,9 +318,9 @@ def test_small_and_large_row_weights():
     x = np.array([[0.3, -1.0, 0.2, 0.0]])
     results = []
     for size in (1.0, 2.0**-100, 2.0**650):
-        sites = listed("numbers", row_weights=True)
+        sites = listed("numbers", sample_weight=True)
         for site in sites:
-            site.row_weights = site.row_weights * size
+            site.rows.weights = site.rows.weights * size
         ((found, held_out), messages) = asked(
             InProcess(sites, exact=True), Evaluate(RAW, x), HeldOut(RAW, FOLD, x), weighting="rows"
         )
@@ -358,7 +365,7 @@ def test_later_sums_have_the_digits_that_a_lift_would_cost():
 
 def test_a_number_that_is_not_finite_is_an_error():
     federation = InProcess(sites_of(table("counts", sites=3)), exact=True)
-    with pytest.raises(cf.InputError, match="Lipschitz: a site has a number that is not finite in its reply"):
+    with pytest.raises(cf.InputError, match="site 'site0': its loss has no finite curvature at this model"):
         asked(federation, Lipschitz(ObjectiveSpec(cf.losses.Poisson()), np.full(4, 1e5)), weighting="rows")
 
 
@@ -374,39 +381,33 @@ def test_far_out_models_are_infinite():
         np.testing.assert_allclose(found.value[1], np.mean(np.exp(z) - np.tile(np.arange(5.0), 3) * z), rtol=1e-13)
 
 
+def encoded(site: Site, weighted: Weighted, agreement: Agreement) -> tuple[np.ndarray, int]:
+    """The words of a site's contribution, and whether one of its numbers is too large for its field."""
+    given: Any = site.contributions([weighted], agreement)
+    return encode(MessageLayout([weighted], agreement), given)
+
+
 def test_what_is_not_there_is_noise():
     """0 in place of a number would tell the total of the other sites: infinite numbers and those out of range are noise."""
     sites = sites_of([(np.full((5, 1), a), np.arange(5.0)) for a in (1.0, 0.1, 0.2)])
-    agreement = InProcess(sites, exact=True)._exact_sums.agreement
+    agreement = InProcess(sites, exact=True).messages.agreement
     infinite = Weighted(Evaluate(ObjectiveSpec(cf.losses.Poisson()), np.array([[1000.0], [0.1]])), "rows")
-    (reply,) = sites[0].reply([infinite.query])
-    one, other = (encode([infinite], [reply], [5.0], agreement)[0] for _ in range(2))
+    one, other = (encoded(sites[0], infinite, agreement)[0] for _ in range(2))
     apart = (one != other).all(axis=1).tolist()  # factor, infinite, outside, value, gradient, terms; of two models
     assert apart == [False, True, False, False, False, True, False, True, False, True, False]
     outside = Weighted(Evaluate(ObjectiveSpec(cf.losses.Poisson()), np.array([[300.0], [0.1]])), "rows")
-    (reply,) = sites[0].reply([outside.query])
-    (one, count), (other, _) = (encode([outside], [reply], [5.0], agreement) for _ in range(2))
+    (one, count), (other, _) = (encoded(sites[0], outside, agreement) for _ in range(2))
     assert count == 1
-    assert (one != other).all(axis=1).tolist() == [
-        False,
-        False,
-        False,
-        True,
-        False,
-        True,
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
+    apart = (one != other).all(axis=1).tolist()
+    assert apart == [False, False, False, True, False, True, False, True, False, True, False]
     bound = Weighted(Lipschitz(ObjectiveSpec(cf.losses.Poisson()), np.array([300.0])), "rows")
-    (one, count), (other, _) = (encode([bound], [sites[0].reply([bound.query])[0]], [5.0], agreement) for _ in range(2))
+    (one, count), (other, _) = (encoded(sites[0], bound, agreement) for _ in range(2))
     assert count == 1
     assert (one != other).all(axis=1).sum() == 2  # L and the flag, beside the factor and the power
-    lifted, count = encode([replace(outside, lift=512)], [reply], [5.0], agreement)
+    lifted = replace(outside, lift=512)
+    (one, count), (other, _) = (encoded(sites[0], lifted, agreement) for _ in range(2))
     assert count == 0
-    assert np.array_equal(lifted, encode([replace(outside, lift=512)], [reply], [5.0], agreement)[0])
+    assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -414,11 +415,14 @@ def test_fields_have_the_names_and_shapes_of_contributions(name):
     """The number of words follows from the query and the enrolments alone."""
     kind, query = QUERIES[name]
     sites = listed(kind)
-    agreement = InProcess(sites, exact=True)._exact_sums.agreement
+    agreement = InProcess(sites, exact=True).messages.agreement
     weighted = Weighted(query, "rows")
-    (reply,) = sites[0].reply([query])
-    words, _ = encode([weighted], [reply], [float(len(sites[0].labels))], agreement)
-    assert len(words) == sum(field.words for field in fields(weighted, agreement).values())
+    given: Any = sites[0].contributions([weighted], agreement)
+    words, _ = encode(MessageLayout([weighted], agreement), given)
+    assert len(words) == sum(field.words for field in weighted.layout(agreement).values())
+    assert {name: given[0][name].shape for name in weighted.layout(agreement)} == {
+        name: field.shape for name, field in weighted.layout(agreement).items()
+    }
 
 
 # --- rounds ---
@@ -482,8 +486,8 @@ def test_the_sum_of_one_round_is_that_of_the_updates():
     run = RunSpec(0, cf.algorithms.FISTA(eta=0.1), cf.regularisers.Zero(), RAW, np.zeros(4), 0, None, 40)
     query = LocalUpdate(run, 0, 0, {"y": y0})
     ((exact,), _) = asked(InProcess(sites, exact=True), query, weighting="rows")
-    w = np.array([len(site.labels) for site in sites], float)
-    parts = np.stack([n * np.asarray(site.reply([query])[0].u["gradient"]) for n, site in zip(w, sites, strict=True)])
+    w = np.array([len(site.rows.labels) for site in sites], float)
+    parts = np.stack([n * np.asarray(replies(site, query)[0].u["gradient"]) for n, site in zip(w, sites, strict=True)])
     np.testing.assert_array_equal(exact.u.gradient, np.apply_along_axis(math.fsum, 0, parts) / w.sum())
 
 
@@ -527,9 +531,9 @@ def test_numbers_that_grow_in_a_round_are_not_finite():
         sites = sites_of(table("numbers", sites=3))
         federation = InProcess(sites, exact=True)
         assert federation.enrolments
-        sites[1].features = rows[1][0]
+        sites[1].rows.features = rows[1][0]
         ((found,), messages) = asked(federation, LocalUpdate(run, r, 0, {"y": np.full(4, 0.5)}), weighting="once")
-        assert (found.not_finite != ()) == (r == 1)
+        assert (not found.finite) == (r == 1)
         assert (messages > 1) == (r == 0)  # the first round begins anew
         if r == 0:
             expected = sum(A.T @ (A @ np.full(4, 0.5) - y) / len(y) for A, y in rows)
@@ -595,8 +599,8 @@ def test_weighted_rows_and_folds_without_rows_at_a_site():
     for exact in (False, True):
         sites = sites_of(rows)
         for site in sites:
-            site.row_weights = 0.5 + np.arange(len(site.labels)) % 3
-            site.limits = None
+            site.rows.weights = 0.5 + np.arange(len(site.rows.labels)) % 3
+            site.guard.limits = None
         coefs.append(model.fit_federation(InProcess(sites, exact=exact)).coef_.copy())
     np.testing.assert_allclose(coefs[1], coefs[0], rtol=1e-11, atol=1e-13)
 
@@ -624,12 +628,12 @@ def test_wrong_totals_are_refused():
     sites = listed("numbers")
     federation = InProcess(sites, exact=True)
     assert federation.enrolments
-    sites[1].row_weights = np.full(len(sites[1].labels), 2.0)
+    sites[1].rows.weights = np.full(len(sites[1].rows.labels), 2.0)
     with pytest.raises(cf.InputError, match="the weight of all rows is not that of the enrolments"):
         asked(federation, Evaluate(RAW, X[:, :4]), weighting="rows")
-    sites[1].row_weights = -np.full(len(sites[1].labels), 5.0)
+    sites[1].rows.weights = -np.full(len(sites[1].rows.labels), 5.0)
     with pytest.raises(cf.InputError, match="the sum of the field factor is below 0"):
         asked(federation, Evaluate(RAW, X[:, :4]), weighting="rows")
-    sites[1].row_weights = np.full(len(sites[1].labels), 50.0)
+    sites[1].rows.weights = np.full(len(sites[1].rows.labels), 50.0)
     with pytest.raises(cf.InputError, match="its rows weigh more, or are larger, than its enrolment says"):
         asked(federation, Evaluate(RAW, X[:, :4]), weighting="rows")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from federation.wired import replies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,13 +25,14 @@ from compfed.federation import (
     LocalUpdate,
     Moments,
     Refusal,
+    Rows,
     Site,
 )
 from compfed.federation.codec import named
 from compfed.federation.site.disclosure import EffectiveRows, GuardedLoss, check_table
 from compfed.federation.site.scoring import ScoreRounding
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
-from compfed.problem.evaluation import FullGradient
+from compfed.problem.local_loss import FullGradient
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold, check_folds, cv_splits, deal_buckets, training_rows
 
 ROWS, WIDTH = 60, 4
@@ -42,7 +44,7 @@ def make_site(kind: str = "numbers", rows: int = ROWS, secret: bytes = b"s", **r
     z = A @ [1.0, -1.0, 0.5, 0.0] + rng.standard_normal(rows)
     y = {"numbers": z, "classes": (z > 0).astype(float), "counts": np.rint(np.exp(z.clip(-2, 2)))}[kind]
     policy = DisclosurePolicy(**rules)
-    return Site(A, y, name="north", index=0, columns=["a", "b", "c", "d"], policy=policy, secret=secret)
+    return Site(Rows(A, y, name="north", index=0, columns=["a", "b", "c", "d"]), policy=policy, secret=secret)
 
 
 def refusal(site: Site, query: Any) -> str:
@@ -108,8 +110,8 @@ def test_rare_classes_do_not_cost_buckets():
 @settings(max_examples=150, deadline=None)
 def test_no_set_of_rows_that_a_server_can_name_is_small(rows, min_rows, kind, asked):
     site = make_site(kind, max(rows, min_rows), min_rows=min_rows)
-    masks = [subset.mask(site) for subset in asked]
-    masks += [~mask for mask in masks] + [np.ones(len(site.labels), bool)]
+    masks = [subset.mask(site.rows) for subset in asked]
+    masks += [~mask for mask in masks] + [np.ones(len(site.rows.labels), bool)]
     for one in masks:
         for other in masks:
             for part in (one, one & ~other, one & other):
@@ -118,22 +120,22 @@ def test_no_set_of_rows_that_a_server_can_name_is_small(rows, min_rows, kind, as
 
 def test_the_seed_of_the_server_changes_no_fold_and_every_row_is_held_out_once():
     site = make_site("classes")
-    assert site.buckets == 6
-    folds: Any = cv_splits(3, 5, [site.buckets], True)
-    held = np.array([fold.mask(site) for fold in folds])
+    assert site.rows.buckets == 6
+    folds: Any = cv_splits(3, 5, [site.rows.buckets], True)
+    held = np.array([fold.mask(site.rows) for fold in folds])
     assert (held.sum(axis=0) == 1).all()
     assert (held.sum(axis=1) == 20).all()
-    other = cv_splits(3, 6, [site.buckets], True)[0].mask(site)
+    other = cv_splits(3, 6, [site.rows.buckets], True)[0].mask(site.rows)
     assert (other == held[0]).all()
     for mask in (other, *held):  # whole buckets
-        assert {float(mask[site.buckets_of_rows == b].mean()) for b in range(6)} <= {0.0, 1.0}
-    assert (training_rows(folds[0]).mask(site) == ~held[0]).all()
+        assert {float(mask[site.rows.buckets_of_rows == b].mean()) for b in range(6)} <= {0.0, 1.0}
+    assert (training_rows(folds[0]).mask(site.rows) == ~held[0]).all()
 
 
 def test_without_a_policy_every_row_is_a_unit():
-    site = Site(np.eye(5), np.arange(5.0), name="a", index=0)
-    assert site.buckets_of_rows is None
-    assert Fold(0, 5, 0, np.array([0]), False, True).mask(site).sum() == 1
+    site = Site(Rows(np.eye(5), np.arange(5.0), name="a", index=0))
+    assert site.rows.buckets_of_rows is None
+    assert Fold(0, 5, 0, np.array([0]), False, True).mask(site.rows).sum() == 1
 
 
 def test_more_folds_than_buckets_are_refused_before_the_first_query_and_at_the_site():
@@ -149,8 +151,9 @@ def test_more_folds_than_buckets_are_refused_before_the_first_query_and_at_the_s
     for query in (Moments(fold), Evaluate(replace(SQUARED, subset=fold), np.zeros((1, WIDTH)))):
         assert "7 folds are more than it has buckets of min_rows rows; use a smaller cv" in refusal(site, query)
     assert refusal(site, Moments(replace(fold, folds=6))) == ""
-    assert "give cv as a number" in refusal(Site(site.features, site.labels, name="n", index=0, splits=[
-        (np.arange(ROWS) > 0, np.arange(ROWS) == 0)], policy=DisclosurePolicy()), Moments(PredefinedSplit(0, True)))  # fmt: skip
+    masks = [(np.arange(ROWS) > 0, np.arange(ROWS) == 0)]
+    given = Site(Rows(site.rows.features, site.rows.labels, name="n", index=0, splits=masks), policy=DisclosurePolicy())
+    assert "give cv as a number" in refusal(given, Moments(PredefinedSplit(0, True)))
 
 
 # --- the policy and the table ---
@@ -185,7 +188,7 @@ def table_site(column: np.ndarray, labels: np.ndarray | None = None, **rules: An
     A = np.random.default_rng(0).standard_normal((len(column), 2))
     A[:, 1] = column
     labels = A[:, 0] if labels is None else labels
-    return Site(A, labels, name="n", index=0, columns=["fine", "odd"], policy=DisclosurePolicy(**rules))
+    return Site(Rows(A, labels, name="n", index=0, columns=["fine", "odd"]), policy=DisclosurePolicy(**rules))
 
 
 LEVELS, VARIANCE = "'odd' has one value in all but a few rows", "'odd' has over half of its variance from one row"
@@ -209,13 +212,13 @@ def test_columns_in_which_single_rows_can_be_seen(values, problem):
         share = (column - column.mean()) ** 2
         assert share.max() <= 0.5 * share.sum() or problem
     site = table_site(column)
-    assert len(site.table_problems) == bool(problem)
-    assert problem in " ".join(site.table_problems)
+    assert len(site.guard.table_problems) == bool(problem)
+    assert problem in " ".join(site.guard.table_problems)
     assert (problem in refusal(site, Describe())) == (refusal(site, Describe()) != "" or not problem)
-    assert not any(character.isdigit() for character in " ".join(site.table_problems))
-    site.policy = DisclosurePolicy(min_level_rows=1)
-    del site.varying
-    assert check_table(site, site.policy) == []
+    assert not any(character.isdigit() for character in " ".join(site.guard.table_problems))
+    site.guard.policy = DisclosurePolicy(min_level_rows=1)
+    del site.guard.varying
+    assert check_table(site.guard, site.guard.policy) == []
 
 
 def test_sparse_rows_are_checked_alike():
@@ -223,9 +226,9 @@ def test_sparse_rows_are_checked_alike():
 
     A = np.zeros((40, 2))
     A[:, 0], A[:2, 1] = np.arange(40), 1.0
-    site = Site(csr_matrix(A), np.arange(40.0), name="n", index=0, policy=DisclosurePolicy())
-    assert len(site.table_problems) == 1
-    assert "column 2 has one value" in site.table_problems[0]
+    site = Site(Rows(csr_matrix(A), np.arange(40.0), name="n", index=0), policy=DisclosurePolicy())
+    assert len(site.guard.table_problems) == 1
+    assert "column 2 has one value" in site.guard.table_problems[0]
 
 
 def test_a_rare_class_is_not_listed_and_not_named():
@@ -245,10 +248,10 @@ def test_a_rare_class_is_not_listed_and_not_named():
 def test_row_weights_on_few_rows_are_refused():
     weights = np.r_[np.full(3, 100.0), np.ones(37)]
     A = np.random.default_rng(0).standard_normal((40, 2))
-    site = Site(A, A[:, 0], name="n", index=0, row_weights=weights, policy=DisclosurePolicy())
+    site = Site(Rows(A, A[:, 0], name="n", index=0, sample_weight=weights), policy=DisclosurePolicy())
     assert "its row weights rest on fewer rows than its min_rows" in refusal(site, Moments())
     zero = np.r_[np.zeros(31), np.ones(9)]
-    site = Site(A, A[:, 0], name="n", index=0, row_weights=zero, policy=DisclosurePolicy())
+    site = Site(Rows(A, A[:, 0], name="n", index=0, sample_weight=zero), policy=DisclosurePolicy())
     assert "fewer rows than its min_rows" in refusal(site, Moments())
 
 
@@ -257,7 +260,7 @@ def test_row_weights_on_few_rows_are_refused():
 
 def active_rows(site: Site, x: np.ndarray) -> float:
     """(sum h)^2 / sum h^2 of the logistic loss, by its definition."""
-    z = site.features @ x
+    z = site.rows.features @ x
     h = np.exp(-np.logaddexp(0, z) - np.logaddexp(0, -z))
     if not (h * h).any():
         return 0.0
@@ -289,7 +292,7 @@ def test_a_model_that_looks_at_few_rows_is_refused():
 def test_a_model_without_curvature_is_refused():
     """Half-space: with steep slopes and all rows far from the boundary, h is equal and nearly zero."""
     site = make_site("classes")
-    site.features = np.sign(site.features)  # all |z| are alike
+    site.rows.features = np.sign(site.rows.features)  # all |z| are alike
     x = np.array([[60.0, 0.0, 0.0, 0.0]])
     assert active_rows(site, x[0]) >= 59
     assert "fewer rows" in refusal(site, Evaluate(LOGISTIC, x))
@@ -300,10 +303,10 @@ def test_the_rows_to_train_with_have_half_of_the_effective_rows():
     site = make_site("classes")
     subset = Fold(0, 3, 1, np.array([0]), True, held_out=True)
     objective = replace(LOGISTIC, subset=subset)
-    mask, outcomes = subset.mask(site), set()
+    mask, outcomes = subset.mask(site.rows), set()
     for seed in range(200):
         x = 4 * np.random.default_rng(seed).standard_normal(WIDTH)
-        h = site.features @ x
+        h = site.rows.features @ x
         h = np.exp(-np.logaddexp(0, h) - np.logaddexp(0, -h))
         part = h[mask].sum() ** 2 / (h[mask] ** 2).sum()
         allowed = active_rows(site, x) >= 10 and part >= 5
@@ -315,15 +318,15 @@ def test_the_rows_to_train_with_have_half_of_the_effective_rows():
 def test_many_outputs_use_the_trace():
     site = make_site("classes")
     x = np.random.default_rng(0).standard_normal((WIDTH, 2)) * 3
-    z = site.features @ x
+    z = site.rows.features @ x
     p = np.exp(z - np.logaddexp.reduce(z, axis=1)[:, None])
     h = 1 - (p * p).sum(axis=1)
     softmax = cf.losses.Softmax(outputs=2)
     q = np.full(ROWS, 1 / ROWS)
     most = h.sum() ** 2 / (h * h).sum()
     for least in (most - 0.01, most + 0.01):
-        rule = EffectiveRows.of(1, softmax, site.labels, q, q)._replace(min_rows=least)
-        assert bool(rule.holds(softmax, x.ravel(), site.features, site.labels)) == (least < most)
+        rule = EffectiveRows.of(1, softmax, site.rows.labels, q, q)._replace(min_rows=least)
+        assert bool(rule.holds(softmax, x.ravel(), site.rows.features, site.rows.labels)) == (least < most)
 
 
 def test_counts_have_no_bound_and_the_rule_still_holds():
@@ -342,7 +345,7 @@ def test_huber_far_from_all_labels_says_nothing_and_is_allowed():
     huber = ObjectiveSpec(cf.losses.Huber(delta=1.0), shift)
     far, near = np.zeros((2, 1, WIDTH + 1))
     far[0, -1], near[0, -1] = 100.0, 3.0
-    assert (np.abs(3.0 - site.labels) <= 1).sum() < 10
+    assert (np.abs(3.0 - site.rows.labels) <= 1).sum() < 10
     assert refusal(site, Evaluate(huber, far)) == ""
     assert "fewer rows" in refusal(site, Evaluate(huber, near))
 
@@ -377,7 +380,7 @@ def test_a_conjugate_that_may_be_infinite_is_refused_whatever_the_rows():
     rng = np.random.default_rng(0)  # where it is allowed it is finite for every prediction
     for _ in range(300):
         dual = np.array([[rng.normal() * 0.2, rng.random(), rng.random(), rng.normal()]])
-        (reply,) = site.reply([Evaluate(LOGISTIC, rng.standard_normal((1, WIDTH)), dual=dual)])
+        (reply,) = replies(site, Evaluate(LOGISTIC, rng.standard_normal((1, WIDTH)), dual=dual))
         assert isinstance(reply, Refusal) or np.isfinite(reply.conjugate).all()
 
 
@@ -386,17 +389,17 @@ def test_hessians_are_counted_over_all_queries():
     x = np.zeros((1, WIDTH))
     assert refusal(site, Evaluate(SQUARED, x, np.array([0, 1]))) == ""
     assert refusal(site, Evaluate(SQUARED, x, np.array([1, 2]))) == ""
-    assert site.hessian_columns == {0, 1, 2}
+    assert site.guard.charged.hessian_columns == {0, 1, 2}
     assert "4 coordinates are more than 0.05 of the number of its rows" in refusal(
         site, Evaluate(SQUARED, x, np.array([3]))
     )
     # the intercept is not counted, outcomes share columns, and columns keep their place in the table
     scaling = FeatureScaling(np.zeros(2), np.ones(2), True, outputs=2)
-    labels = np.c_[site.labels, site.labels]
-    two = Site(site.features, labels, name="n", index=0, policy=DisclosurePolicy())
+    labels = np.c_[site.rows.labels, site.rows.labels]
+    two = Site(Rows(site.rows.features, labels, name="n", index=0), policy=DisclosurePolicy())
     objective = ObjectiveSpec(cf.losses.MultiSquared(outputs=2), scaling, columns=np.array([1, 3]))
     assert refusal(two, Evaluate(objective, np.zeros((1, 6)), np.arange(6))) == ""
-    assert two.hessian_columns == {1, 3}
+    assert two.guard.charged.hessian_columns == {1, 3}
     assert "a Hessian on so many" in refusal(make_site(max_hessian_share=0), Evaluate(SQUARED, x, np.array([0])))
 
 
@@ -416,19 +419,19 @@ def test_hessians_of_losses_whose_second_derivative_jumps_are_refused(loss):
 def test_hessians_have_six_digits_and_are_never_too_small():
     """Rounded to 2^-20 of sqrt(H_ii H_jj), with that much added to the diagonal: no direction loses curvature."""
     site, every = make_site("classes"), np.arange(WIDTH)
-    free = Site(site.features, site.labels, name="free", index=0)
+    free = Site(Rows(site.rows.features, site.rows.labels, name="free", index=0))
     x = np.zeros((1, WIDTH))
     for seed in range(20):
         x = 0.5 * np.random.default_rng(seed).standard_normal((1, WIDTH))
         given, exact = (
-            LOGISTIC.loss.unpack_hessian(s.reply([Evaluate(LOGISTIC, x, every)])[0].hessian[0], every)
+            LOGISTIC.loss.unpack_hessian(replies(s, Evaluate(LOGISTIC, x, every))[0].hessian[0], every)
             for s in (site, free)
         )
         size = np.sqrt(np.diag(exact))
         off = (given - exact) / np.outer(size, size)
         assert 2.0**-24 < np.abs(off).max() < 2.0**-17
         assert np.linalg.eigvalsh(off).min() >= 0
-    squared = [s.reply([Evaluate(SQUARED, x, every)])[0].hessian for s in (site, free)]
+    squared = [replies(s, Evaluate(SQUARED, x, every))[0].hessian for s in (site, free)]
     np.testing.assert_array_equal(*squared)  # the same at every model
 
 
@@ -451,7 +454,7 @@ def first_round(
 ) -> Any:  # fmt: skip
     """The update of a site after three local steps."""
     algorithm: Any = cf.algorithms.FedAvg(eta=eta, tau=3)
-    run = RunSpec(0, algorithm, regulariser, objective, x0, 0, batch_size, len(site.labels))
+    run = RunSpec(0, algorithm, regulariser, objective, x0, 0, batch_size, len(site.rows.labels))
     with precision(np.dtype(float)):
         d = named(algorithm.broadcast(regulariser, algorithm.init(jnp.asarray(x0))[0]))
     (reply,) = site.reply([LocalUpdate(run, 0, 0, d)])
@@ -460,7 +463,7 @@ def first_round(
 
 def test_local_steps_are_those_without_a_policy():
     site = make_site("classes")
-    free = Site(site.features, site.labels, name="free", index=0)
+    free = Site(Rows(site.rows.features, site.rows.labels, name="free", index=0))
     x0 = np.full(WIDTH, 0.1)
     with_rules, without = (first_round(s, LOGISTIC, x0).u for s in (site, free))
     assert with_rules.keys() == without.keys()
@@ -476,21 +479,21 @@ def test_local_steps_to_a_model_of_few_rows_are_refused():
     assert reply.reason == (
         "site 'north' refuses LocalUpdate: a local model rests on fewer rows than its min_rows, or the local steps diverged."
     )
-    free = Site(site.features, site.labels, name="free", index=0)
+    free = Site(Rows(site.rows.features, site.rows.labels, name="free", index=0))
     assert all(np.isfinite(u).all() for u in first_round(free, LOGISTIC, x0, eta=1e4).u.values())
     assert "fewer rows" in first_round(site, LOGISTIC, np.array([1e5, 1.0, 0.0, 0.0])).reason
 
 
 def test_every_derivative_inside_the_local_steps_is_guarded():
     site = make_site("classes")
-    y, q = 2 * site.labels - 1, np.full(ROWS, 1 / ROWS)
+    y, q = 2 * site.rows.labels - 1, np.full(ROWS, 1 / ROWS)
     loss = cf.losses.Logistic()
     with precision(np.dtype(float)):
         check_guards(site, loss, y, q)
 
 
 def check_guards(site: Site, loss: Any, y: np.ndarray, q: np.ndarray) -> None:
-    f = FullGradient(loss, jnp.asarray(site.features), jnp.asarray(y), jnp.asarray(q))
+    f = FullGradient(loss, jnp.asarray(site.rows.features), jnp.asarray(y), jnp.asarray(q))
     rule = EffectiveRows.of(10, loss, y, q, q)
     guarded = GuardedLoss(f, loss, f.A, f.y, rule, jnp.zeros(2, jnp.uint32))
     for x, allowed in ((jnp.zeros(WIDTH), True), (jnp.full(WIDTH, 1e3), False)):
@@ -506,7 +509,7 @@ def test_mini_batches_are_the_choice_of_the_site():
     assert "a mini-batch needs min_rows rows or more" in first_round(site, SQUARED, x0, 9).reason
     fold = replace(SQUARED, subset=Fold(0, 3, 0, np.array([0]), False, False))
     assert "of all rows and not of a fold" in first_round(site, fold, x0, 20).reason
-    free = Site(site.features, site.labels, name="free", index=0)
+    free = Site(Rows(site.rows.features, site.rows.labels, name="free", index=0))
     updates = [
         next(iter(first_round(s, SQUARED, x0, 20).u.values()))
         for s in (free, site, make_site(allow_minibatches=True), make_site(allow_minibatches=True, secret=b"t"))
@@ -533,10 +536,10 @@ def test_default_cross_validation_of_a_logistic_model_goes_through(secret):
     """Its smallest alpha has 12.7 effective rows at the worst site, 9.4 in the worst fold."""
     federation = InProcess(cf.data.bundled.breast_cancer().federation(), policy=DisclosurePolicy())
     for site in federation.sites:
-        site.secret = secret
+        site.memory.secret = secret
     model = cf.FederatedLogisticRegressionCV().fit_federation(federation)
     assert model.certificate_.holds
-    assert max(site.models for site in federation.sites) < 5000
+    assert max(site.guard.charged.models for site in federation.sites) < 5000
 
 
 @pytest.mark.parametrize(

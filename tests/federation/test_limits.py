@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation.wired import sites_of, table
+from federation.wired import replies, sites_of, table
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
@@ -25,11 +25,13 @@ from compfed.federation import (
     Moments,
     QueryLimits,
     Refusal,
+    Rows,
     Score,
     Site,
     Tabulate,
     ask,
 )
+from compfed.federation.limits import QueryChecks
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
@@ -97,8 +99,8 @@ def test_honest_queries_are_answered(name):
     here = site(kind)
     if isinstance(query, FinishRound):
         here.reply([ROUND])
-    assert here.limits is not None
-    assert here.limits.reason(query, here) is None
+    assert here.guard.limits is not None
+    assert here.guard.limits.reason(query, QueryChecks(here.guard.limits, here.guard)) is None
     (reply,) = here.reply([query])
     assert not isinstance(reply, Refusal)
 
@@ -107,7 +109,7 @@ def test_honest_queries_are_answered(name):
 def test_every_algorithm_of_the_registry_is_within_the_limits(name):
     here = site()
     run_spec = replace(RUN, algorithm=ALGORITHMS[name].from_bounds(BOUNDS, 1.0))
-    assert QueryLimits().reason(LocalUpdate(run_spec, 0, 0, {}), here) is None
+    assert QueryLimits().reason(LocalUpdate(run_spec, 0, 0, {}), QueryChecks(QueryLimits(), here.guard)) is None
 
 
 def objective(**changes: Any) -> Evaluate:
@@ -290,8 +292,8 @@ def test_classes_are_no_oracle_for_the_labels_of_a_regression(limits):
     here = sites_of(rows, limits)[0]
     labels = np.sort(rows[0][1])
     tries = [labels, labels[:3], np.append(labels[1:], 99.0), np.arange(3.0)]
-    reasons = {here.reply([Evaluate(ObjectiveSpec(cf.losses.Squared(), SCALING, c), X)])[0].reason for c in tries}
-    reasons.add(here.reply([Describe(classes=True)])[0].reason)
+    reasons = {replies(here, Evaluate(ObjectiveSpec(cf.losses.Squared(), SCALING, c), X))[0].reason for c in tries}
+    reasons.add(replies(here, Describe(classes=True))[0].reason)
     assert len({reason.partition("Unknown label type")[2] for reason in reasons}) == 1
 
 
@@ -305,7 +307,7 @@ def test_classes_are_no_oracle_for_the_labels_of_a_regression(limits):
     ],
 )
 def test_a_loss_that_does_not_fit_names_no_label_and_no_count(loss, labels):
-    here = Site(np.ones((3, 1)), labels, name="a", index=0)
+    here = Site(Rows(np.ones((3, 1)), labels, name="a", index=0))
     size = loss.size(1)
     (reply,) = here.reply([Evaluate(ObjectiveSpec(loss), np.zeros((1, size)))])
     assert isinstance(reply, Refusal)
@@ -317,7 +319,7 @@ def test_limits_are_a_choice_of_the_site():
     query = Evaluate(OBJECTIVE, np.zeros((3, D)))
     few = sites_of(rows, QueryLimits(max_models=2))[0]
     assert isinstance(few.reply([query])[0], Refusal)
-    assert few.limits == QueryLimits(max_models=2)
+    assert few.guard.limits == QueryLimits(max_models=2)
     with pytest.raises(cf.InputError, match="max_models=0"):
         QueryLimits(max_models=0)
 
@@ -326,6 +328,6 @@ def test_sites_in_this_process_have_no_limits():
     """Simulations are nobody's victims: a table of their own has none."""
     A, y = table("numbers")[0]
     federation = InProcess(cf.data.from_arrays([A], [y]))
-    assert [here.limits for here in federation.sites] == [None]
+    assert [here.guard.limits for here in federation.sites] == [None]
     many = Evaluate(OBJECTIVE, np.zeros((10_001, D)))
     assert ask(federation, many)[0].value.shape == (10_001,)

@@ -38,7 +38,7 @@ def test_moments_are_those_of_the_pooled_rows():
 
 def test_moments_with_row_weights_are_those_of_the_pooled_rows():
     A, y, w = tables()
-    mean, scale = moments(from_arrays(A, y, row_weights=w))
+    mean, scale = moments(from_arrays(A, y, sample_weight=w))
     scaler: Any = StandardScaler().fit(np.vstack(A), sample_weight=np.concatenate(w))
     np.testing.assert_allclose(mean, scaler.mean_, rtol=1e-13)
     np.testing.assert_allclose(scale, scaler.scale_, rtol=1e-13)
@@ -49,7 +49,7 @@ def test_moments_with_row_weights_are_those_of_the_pooled_rows():
 def test_moments_with_weights_of_the_sites(p, weighted):
     """A site counts p_i, however many rows it has; one of weight 0 does not count."""
     A, y, w = tables()
-    sites = from_arrays(A, y, row_weights=w if weighted else None)
+    sites = from_arrays(A, y, sample_weight=w if weighted else None)
     q = [v / v.sum() for v in w] if weighted else [np.full(m, 1 / m) for m in SIZES]
     weight = np.concatenate([p_i * q_i for p_i, q_i in zip(p, q, strict=True)])[:, None]
     rows = np.vstack(A)
@@ -77,7 +77,7 @@ def test_a_constant_column_has_scale_one(value, weighted):
     sizes = [100_000, 1, 7, *[3] * 40]
     A = [np.column_stack([np.full(m, value), rng.standard_normal(m)]) for m in sizes]
     w = [rng.random(m) for m in sizes] if weighted else None
-    mean, scale = moments(from_arrays(A, [np.zeros(m) for m in sizes], row_weights=w))
+    mean, scale = moments(from_arrays(A, [np.zeros(m) for m in sizes], sample_weight=w))
     assert (mean[0], scale[0]) == (value, 1.0)
     assert 0.9 < scale[1] < 1.1
 
@@ -97,8 +97,9 @@ def test_a_site_sends_pairs_of_doubles():
     """Mean and mean square of its own rows, to 28 digits: the oracle is exact rational arithmetic."""
     A, y, w = tables()
     A = [a + np.array([0.0, 1e8, 0.0, -3.7e5]) for a in A]
-    federation = InProcess(from_arrays(A, y, row_weights=w))
-    for i, (reply,) in federation.send({i: (Moments(),) for i in range(3)}).items():
+    federation = InProcess(from_arrays(A, y, sample_weight=w))
+    for i, site in enumerate(federation.sites):
+        reply: Any = site.reply([Moments()])[0]
         assert reply.weight == pytest.approx(math.fsum(w[i]), rel=1e-15)
         shares = [Fraction(v) for v in w[i] / w[i].sum()]
         for j in range(4):

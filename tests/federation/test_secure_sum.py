@@ -348,5 +348,5 @@ def test_without_cryptography_the_core_works_and_masks_say_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert "a masked sum needs cryptography" in done.stdout, done.stderr
-    assert "compfed[flower]" in done.stdout
+    assert "pip install '.[flower]'" in done.stdout
     assert issubclass(MissingExtra, ImportError)

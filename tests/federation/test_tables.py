@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from federation.wired import replies
 
 import compfed as cf
-from compfed.data.encoding import propose
+from compfed.data.encoding import encode, propose
 from compfed.data.table_files import table_of_frame
 from compfed.federation import DisclosurePolicy, InProcess, Moments, QueryLimits, Refusal, Site, Tabulate, ask
 from compfed.federation.enrolment import Agreement
-from compfed.federation.server.replies import enrolment_fault
+from compfed.federation.server.arrivals import enrolment_fault
 from compfed.federation.server.tabulation import CategoricalSummary, NumericSummary
+from compfed.federation.site.rows import Rows
 from compfed.federation.table_one import standardised_difference
 
 POLICY = DisclosurePolicy()
@@ -47,7 +49,7 @@ def sites(frames: list[Any] = FRAMES, policy: DisclosurePolicy | None = None, **
         mine = cf.Schema({c: cf.NumericColumn() for c in rows if c != "died"}, proposal.label)
         options = {"limits": QueryLimits(), **options}
         raw = table_of_frame(rows, name)
-        made.append(Site.to_agree(raw, "has no schema.", proposal=mine, name=name, index=i, policy=policy, **options))
+        made.append(Site(Rows.to_agree(raw, mine, "has no schema.", name=name, index=i), policy=policy, **options))
     return made
 
 
@@ -130,7 +132,7 @@ def test_masked_sums_have_no_table_of_single_sites():
 
 def test_rows_of_weight_zero_are_not_counted():
     X, y = np.arange(12.0).reshape(6, 2), np.array([0.0, 1, 0, 1, 0, 1])
-    data = cf.data.from_arrays([X, X[:3]], [y, y[:3]], row_weights=[[1, 0, 2, 1, 1, 1], [1, 1, 1]])
+    data = cf.data.from_arrays([X, X[:3]], [y, y[:3]], sample_weight=[[1, 0, 2, 1, 1, 1], [1, 1, 1]])
     found = cf.describe(data).overall
     used = pd.DataFrame(np.concatenate([X[[0, 2, 3, 4, 5]], X[:3]]))
     assert found.rows == 8
@@ -176,9 +178,32 @@ def test_small_cells_are_not_shown():
     rows[1].loc[:0, "stage"] = "IV"
     shown = cf.describe(InProcess(sites(rows, POLICY)))
     assert "IV" not in str(shown)
-    assert "levels of too few rows at a site are not listed: stage" in str(shown)
+    assert "those that no site names are not listed: stage" in str(shown)
     rows[0].loc[:4, "stage"] = "IV"
     assert shown_cell(cf.describe(InProcess(sites(rows, POLICY))), ("stage", "  IV")) == ["3-5 (3)", "<3", "<3"]
+
+
+def test_the_notes_of_a_table_one_are_true_of_its_rows():
+    rows = with_rare_levels()
+    constant = np.where(rows[0].index < 5, np.nan, 4.0)
+    rows = [frame.assign(same=constant[: len(frame)]) for frame in rows]
+    found = cf.describe(InProcess(sites(rows, POLICY)))
+    assert "one value in all rows that have one: same" in found.notes
+    listed = found.overall.columns["stage"].levels  # pyright: ignore[reportAttributeAccessIssue]
+    assert set(listed) == {"I", "II", "III"}  # III is rare at one site, which does not name it; IV nobody names
+    (note,) = (note for note in found.notes if note.endswith(": stage"))
+    assert "a site does not name all levels" in note
+    assert "those that no site names are not listed" in note
+
+
+def test_a_site_of_one_row_has_no_standard_deviation_and_no_difference():
+    ill = [0.0, 1.0, 0.0, 1.0]
+    rows: Any = [pd.DataFrame({"age": ages, "died": ill[: len(ages)]}) for ages in ([1.5], [1.5, 2.0, 3.0, 0.0])]
+    rows = [frame.assign(ill=frame["died"]) for frame in rows]
+    found = cf.describe(InProcess(sites(rows)))
+    assert np.isnan(found.differences["age"])
+    assert "inf" not in str(found)
+    assert "-0.0" not in str(found)  # the median of 0, 1, 0, 1, 0
 
 
 def shown_cell(table: cf.federation.TableOne, at: tuple[str, str]) -> list[str]:
@@ -201,7 +226,7 @@ def test_moments_of_few_rows_are_withheld():
             assert isinstance(column, NumericSummary)
             assert np.isnan(column.mean)
             assert np.isnan(column.sd)
-        assert "a site withholds its sums, which few rows would show: few, outlier, scarce" in str(found)
+        assert "a site withholds its sums, as they would show few rows: few, outlier, scarce" in str(found)
 
 
 HOSTILE: dict[str, Any] = {
@@ -232,7 +257,7 @@ def test_hostile_queries_are_refused_without_a_value(name, policy):
 
 
 def test_a_table_that_is_not_encoded_answers_nothing_else():
-    (refused,) = sites()[0].reply([Moments()])
+    (refused,) = replies(sites()[0], Moments())
     assert refused.reason == "site 'north' refuses Moments: it has no schema."
     with pytest.raises(cf.InputError, match="site 'north' has no schema"):
         ask(federation(exact=True), Moments())
@@ -253,8 +278,8 @@ def test_infinite_values_are_named_by_their_column():
 def test_only_the_columns_of_the_schema_are_answered():
     raw = table_of_frame(FRAMES[0], "north")
     own = cf.Schema({"age": cf.NumericColumn("mean")}, cf.Label("died"))
-    site = Site.to_agree(raw, "has no schema.", proposal=own, name="north", index=0)
-    (reply,) = site.reply([Tabulate(("crp",), (np.empty(0),))])
+    site = Site(Rows.to_agree(raw, own, "has no schema.", name="north", index=0))
+    (reply,) = replies(site, Tabulate(("crp",), (np.empty(0),)))
     assert "the site has no column 'crp'" in reply.reason
 
 
@@ -276,16 +301,80 @@ def test_the_agreed_schema_is_the_automatic_one(exact):
     assert cf.Schema.from_toml(agreed.to_toml()) == agreed
 
 
-def test_rare_levels_are_not_named_and_become_the_reference():
+def note_of(schema: cf.Schema, name: str) -> str:
+    """What the notes of a schema say about a column."""
+    return "\n".join(note for note in schema.notes if note.startswith(f"{name}: "))
+
+
+def with_rare_levels() -> list[pd.DataFrame]:
+    """Two rows of `east` have the stage IV, which nobody else has, and two the stage III, which others have often."""
     rows = [frame.copy() for frame in FRAMES]
-    rows[2].loc[:1, "stage"] = "IV"
-    agreed = cf.Schema.agree(InProcess(sites(rows, POLICY)))
+    rows[2]["stage"] = np.where(rows[2]["stage"] == "III", "II", rows[2]["stage"])
+    rows[2].loc[:1, "stage"], rows[2].loc[2:3, "stage"] = "IV", "III"
+    return rows
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["doubles", "exact sums"])
+def test_what_the_notes_of_a_schema_say_is_how_rows_are_encoded(exact):
+    """Every note against the encoded matrix, which is made by hand of the words and numbers of the table."""
+    rows = with_rare_levels()
+    agreed = cf.Schema.agree(InProcess(sites(rows, POLICY), exact=exact))
     assert agreed.columns["stage"] == cf.CategoricalColumn(("I", "II", "III"), "refuse", "reference")
-    assert any("stage: site(s) east have levels of too few rows" in note for note in agreed.notes)
+    assert "site(s) east do not name all levels" in note_of(agreed, "stage")
+    assert "those that no site names count as 'I' (other = \"reference\")" in note_of(agreed, "stage")
+    assert "those that another site names as themselves" in note_of(agreed, "stage")
+    assert "missing values become a level of their own, '(missing)'" in note_of(agreed, "sex")
+    found = re.search(
+        r"missing values \((\d+) to (\d+) rows\) become ([\d.]+), the mean of the others, as far",
+        note_of(agreed, "age"),
+    )
+    assert found is not None
+    for frame in rows:
+        encoded = encode(table_of_frame(frame, "rows"), agreed)
+        column = dict(zip(encoded.columns, encoded.A.T, strict=True))
+        for level in ("II", "III"):  # also the two rows with III at the site that does not name it
+            np.testing.assert_array_equal(column[f"stage={level}"], frame["stage"] == level)
+        assert not {"stage=IV", "stage=I"} & set(column)  # I is the reference, and IV counts as I
+        np.testing.assert_array_equal(column["sex=(missing)"], frame["sex"].isna())
+        filled = column["age"][frame["age"].isna()]
+        assert set(filled) == {agreed.columns["age"].impute}  # pyright: ignore[reportAttributeAccessIssue]
+        assert filled == pytest.approx(float(found[3]), rel=1e-5)
+    ages: Any = pd.concat(rows)["age"]
+    assert int(found[1]) <= ages.isna().sum() <= int(found[2])
+    assert float(found[3]) == pytest.approx(ages.mean(), rel=1e-2)
     assert "IV" not in agreed.to_toml()
-    text = sites(rows, POLICY)[2].enrol().schema
-    assert "IV" not in text
+    assert "IV" not in sites(rows, POLICY)[2].enrol().schema
     assert "IV" in sites(rows)[2].enrol().schema
+
+
+def test_without_a_policy_the_mean_and_the_most_frequent_level_are_those_of_all_rows():
+    agreed = cf.Schema.agree(federation())
+    pooled = pd.concat(FRAMES)
+    missing, mean = pooled["age"].isna().sum(), pooled["age"].mean()
+    assert note_of(agreed, "age") == f"age: missing values ({missing} rows) become {mean:.6g}, the mean of the others"
+    most = pooled["stage"].mode()[0]
+    asked = replace(agreed, columns={"stage": replace(agreed.columns["stage"], missing="impute")})  # pyright: ignore[reportArgumentType]
+    made = sites([frame[["stage", "died"]] for frame in FRAMES])
+    for site in made:
+        site.rows.file = replace(site.rows.file, proposal=asked, agreed=True)
+    assert note_of(cf.Schema.agree(InProcess(made)), "stage") == (
+        f"stage: missing values become {most!r}, the most frequent level"
+    )
+
+
+def test_the_notes_of_labels_say_what_becomes_of_a_rare_class():
+    rows = [frame.copy() for frame in FRAMES]
+    rows[2]["died"] = rows[2]["died"].where(rows[2].index > 1, "moved")
+    agreed = cf.Schema.agree(InProcess(sites(rows, POLICY)))
+    assert "rows of a class that no site names cannot be encoded" in note_of(agreed, "died")
+    with pytest.raises(cf.InputError, match=r"'moved' .*not one of the classes"):
+        encode(table_of_frame(rows[2], "east"), agreed)
+    rows[2]["died"] = rows[2]["died"].replace("moved", "no")
+    encode(table_of_frame(rows[2], "east"), agreed)  # joined with another class
+    numbers = [frame.assign(died=np.where(frame.index < 2, 7, frame.index % 3)) for frame in FRAMES]
+    agreed = cf.Schema.agree(InProcess(sites(numbers, POLICY)))
+    assert "a regression takes it as a number" in note_of(agreed, "died")
+    np.testing.assert_array_equal(encode(table_of_frame(numbers[0], "north"), agreed).y, numbers[0]["died"])
 
 
 def test_every_disagreement_is_in_one_error():
@@ -329,8 +418,7 @@ def test_schema_files_must_be_equal():
     def encoded(*schemas: cf.Schema) -> InProcess:
         made = sites()
         for site, schema in zip(made, schemas, strict=False):
-            site.proposal = site.schema = schema
-            site.schema_agreed = True
+            site.rows.file = replace(site.rows.file, proposal=schema, schema=schema, agreed=True)
         return InProcess(made, exact=True)
 
     assert cf.Schema.agree(encoded(one, one, one)) == one

@@ -1,4 +1,4 @@
-"""A federation in this process whose messages are bytes: each is written, read and checked as over a network."""
+"""Federations in this process and tables to fill them with. `Wired` writes, reads and checks every message as over a network."""
 
 from __future__ import annotations
 
@@ -7,46 +7,55 @@ from typing import Any
 
 import numpy as np
 
-from compfed.federation import Query, Site
+from compfed.federation import InProcess, Query, Rows, Site, exact_sum
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.limits import QueryLimits
-from compfed.federation.server.replies import fault
+from compfed.federation.query import Weighted
+from compfed.federation.server.arrivals import words_fault
+from compfed.federation.server.exchange import Carried
 
 
-class Wired:
-    """Sites with the limits of a network. A reply that the checks find at fault is an error of the test."""
+class Wired(InProcess):
+    """Sites whose queries and words travel as bytes. Words that the server's checks refuse are an error of the test."""
 
     def __init__(self, sites: Sequence[Site], accepts: Sequence[str] = ()):
-        self.sites, self.accepts = list(sites), accepts
-        self.names = tuple(site.name for site in sites)
-        self.cached: set[str] = set()
+        super().__init__(sites, exact=True)
+        self.accepts = accepts
         self.read: list[dict[str, Any]] = [{} for _ in sites]
         self.sent: list[tuple[tuple[Query, ...], bytes, bytes]] = []  # queries, their bytes, the reply's bytes
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
-        replies = {}
-        for i, queries in messages.items():
-            down = to_bytes(pack(tuple(queries)))
-            up = to_bytes(pack(self.sites[i].reply(unpack(from_bytes(down), self.accepts, self.read[i]))))
-            replies[i] = unpack(from_bytes(up), records=REPLY_RECORDS)
-            assert fault(queries, replies[i]) is None
-            self.sent.append((tuple(queries), down, up))
-        return replies
+    def _carry(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Carried:
+        words, agreement = {}, self.messages.agreement
+        for i, asked in messages.items():
+            down = to_bytes(pack(asked))
+            read = unpack(from_bytes(down), self.accepts, self.read[i])
+            self.sites[i].guard.join(agreement)
+            found = self.messages.adder.encode(read, self.sites[i].contributions(read, agreement), agreement)
+            up = to_bytes(pack(found))
+            words[i] = unpack(from_bytes(up), records=REPLY_RECORDS)
+            assert words_fault(words[i], exact_sum.FRAME + sum(w.layout(agreement).words for w in asked)) is None
+            self.sent.append((tuple(weighted.query for weighted in asked), down, up))
+        return Carried(words)
 
 
-Rows = Sequence[tuple[Any, np.ndarray]]  # features and labels of each site
+Table = Sequence[tuple[Any, np.ndarray]]  # features and labels of each site
 
 
-def sites_of(rows: Rows, limits: QueryLimits | None = None) -> list[Site]:
-    return [Site(A, y, name=f"site{i}", index=i, limits=limits) for i, (A, y) in enumerate(rows)]
+def sites_of(rows: Table, limits: QueryLimits | None = None) -> list[Site]:
+    return [Site(Rows(A, y, name=f"site{i}", index=i), limits=limits) for i, (A, y) in enumerate(rows)]
 
 
-def wired(rows: Rows, accepts: Sequence[str] = (), limits: QueryLimits | None = None) -> Wired:
+def replies(site: Site, *queries: Query) -> tuple[Any, ...]:
+    """What a site replies, for a test to look into."""
+    return site.reply(queries)
+
+
+def wired(rows: Table, accepts: Sequence[str] = (), limits: QueryLimits | None = None) -> Wired:
     """Sites with the limits of a network, asked through bytes."""
     return Wired(sites_of(rows, QueryLimits() if limits is None else limits), accepts)
 
 
-def table(kind: str, seed: int = 0, sites: int = 2) -> Rows:
+def table(kind: str, seed: int = 0, sites: int = 2) -> Table:
     """Rows and labels of a kind: numbers, words, three classes, counts, amounts, two outcomes."""
     rng = np.random.default_rng(seed)
     A = [rng.standard_normal((12 + 3 * i, 4)) * [1.0, 0.1, 10.0, 3.0] + i for i in range(sites)]

@@ -17,7 +17,7 @@ from sklearn.datasets import load_svmlight_file
 from strategies import DAMAGES, Rows, damaged, mostly, odd, spoiled, tables
 
 import compfed as cf
-from compfed.trace import Members, State
+from compfed.trace import Members, RunState
 
 HERE = Path(tempfile.mkdtemp(prefix="compfed-fuzz-"))
 
@@ -30,7 +30,7 @@ def test_tables(rows: Rows, layout: str):
     """Every row is at its site, once, and says what was given."""
     if layout == "table":
         sites, _ = answered(
-            lambda: cf.data.from_table(rows.given_X, rows.signal, rows.where, row_weights=rows.given_weights)
+            lambda: cf.data.from_table(rows.given_X, rows.signal, rows.where, sample_weight=rows.given_weights)
         )
     else:
         parts = [rows.where == i for i in np.unique(rows.where)]
@@ -44,7 +44,7 @@ def test_tables(rows: Rows, layout: str):
 def test_damaged_tables(rows: Rows, damage: str):
     given, named = damaged(damage, rows, rows.signal)
     sites, _ = answered(
-        lambda: cf.data.from_table(given[0], given[1], named["sites"], row_weights=named["sample_weight"])
+        lambda: cf.data.from_table(given[0], given[1], named["sites"], sample_weight=named["sample_weight"])
     )
     assert all(np.isfinite(features).all() for features in sites.features)
     assert damage not in ("nan", "inf", "word", "complex", "3-D", "1-D", "short y", "short sites", "negative weight")
@@ -102,7 +102,7 @@ def test_odd_arguments_of_from_files(name: str, value: Any):
 
 def a_trace() -> bytes:
     members = Members(("a", "b"), np.array([3, 4]), np.array([0.5, 0.5]), np.array([1.0, 2.0]))
-    state = State(3, [np.arange(2.0)], [np.arange(4.0).reshape(2, 2)], members)
+    state = RunState(3, [np.arange(2.0)], [np.arange(4.0).reshape(2, 2)], members)
     trace = cf.Trace(
         {"round": np.arange(4.0), "objective": np.array([3.0, 2.0, 1.5, 1.2])}, np.array([1.0, 2.0]), {"seed": 0}, state
     )

@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed.data import Sites
-from compfed.federation import InProcess
+from compfed.federation import Communication, InProcess
 from compfed.network import keys
 from compfed.network.envelope import read_header, read_reply, reply_bytes
 from compfed.network.flower import Reply
@@ -111,8 +111,26 @@ def exact(paths: Sequence[Path]) -> InProcess:
     """The same sites in this process, with their own policies and secrets."""
     found = [SiteSettings.read(path).site() for path in paths]
     for i, site in enumerate(found):
-        site.index = site.number = i
+        site.rows.index = site.rows.number = i
     return InProcess(found, exact=True)
+
+
+def without_framing(cost: Communication) -> Communication:
+    """What a message costs but for names and framing, which one process does not count; what was measured adds up."""
+    kinds = {kind: of for kind, of in cost.by_query.items() if kind != "framing"}
+    for at, measured in ((1, cost.bytes_down), (2, cost.bytes_up)):
+        np.testing.assert_allclose(sum(of[at] for of in cost.by_query.values()), measured, rtol=1e-12)
+    down, up = (sum(of[at] for of in kinds.values()) for at in (1, 2))
+    return Communication(cost.rounds, down, up, cost.models, kinds)
+
+
+def assert_whole_messages(trace: Mapping[str, np.ndarray], bodies: np.ndarray) -> None:
+    """Between two points of the byte axes are the bodies (down, up) of one or more messages, one after the other."""
+    ends = np.cumsum([(0.0, 0.0), *bodies], axis=0)
+    sums = (ends[None, :] - ends[:, None])[np.triu_indices(len(ends), 1)]
+    steps = np.diff(np.column_stack([trace["bytes_down"], trace["bytes_up"]]), axis=0)
+    assert len(steps)
+    assert np.abs(sums[:, None] - steps).max(axis=2).min(axis=0).max() < 1e-6
 
 
 # --- replies that a site did not send ---

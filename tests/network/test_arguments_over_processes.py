@@ -14,7 +14,7 @@ import pytest
 import statsmodels.api as sm
 from sklearn.metrics import brier_score_loss, log_loss, r2_score, roc_auc_score, root_mean_squared_error
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 from network.memory_link import remote
 from network.processes import Processes
@@ -207,9 +207,9 @@ def test_evaluation_and_table_one_over_processes(check, processes):
 def test_the_columns_of_weights_and_offsets_are_those_of_the_rows(made):
     for name, table in FRAMES.items():
         site = SiteSettings.read(made.site_folder(name) / "site.toml").site()
-        np.testing.assert_array_equal(site.row_weights, table["w"])
-        np.testing.assert_array_equal(site.offset, table["log_time"])  # pyright: ignore[reportArgumentType]
-        assert site.columns == FEATURES
+        np.testing.assert_array_equal(site.rows.weights, table["w"])
+        np.testing.assert_array_equal(site.rows.offset, table["log_time"])  # pyright: ignore[reportArgumentType]
+        assert site.rows.columns == FEATURES
     lines: list[str] = []
     check(made.site_folder("north") / "site.toml", lines.append)
     assert "Column 'w' is the weight of each row, no feature." in lines

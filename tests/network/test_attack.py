@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a network runs on Flower: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a network runs on Flower: pip install '.[flower]'")
 if not sys.platform.startswith("linux"):
     pytest.skip("processes are watched through /proc", allow_module_level=True)
 

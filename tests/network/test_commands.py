@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 import compfed as cf
 from compfed import network
@@ -79,8 +79,8 @@ def test_without_flower_a_command_says_what_to_install(arguments, compfed, monke
     monkeypatch.setattr(network, "find_spec", lambda name: None)
     done = compfed(*arguments)
     assert done.status == 2
-    assert "needs flwr, which is not installed. Run: pip install 'compfed[flower]'" in done.error
-    with pytest.raises(ImportError, match=r"compfed\[flower\]"):
+    assert "needs flwr, which is not installed. In a clone of compfed, run: pip install '.[flower]'" in done.error
+    with pytest.raises(ImportError, match=r"\.\[flower\]"):
         _ = network.connect
 
 
@@ -236,7 +236,7 @@ def test_a_port_that_is_taken_is_named(compfed, federation):
     )
 
 
-@pytest.mark.parametrize("command", ["keys", "run", "status", "serve"])
+@pytest.mark.parametrize("command", ["keys", "run", "status", "stop", "serve", "describe", "schema"])
 def test_a_folder_that_is_no_federation_is_named(command, compfed, tmp_path):
     done = compfed("federation", command, tmp_path)
     assert done.status == 2
@@ -396,6 +396,23 @@ def test_one_process_runs_in_a_folder_and_stop_ends_it(compfed, federation, hold
     assert holder.wait(5) == 130
     again = compfed("federation", "stop", federation)
     assert (again.status, again.out) == (0, f"There is no run going on in {federation / 'run'}.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("typo",), "{0}/typo: No such file or directory. Give the folder of `compfed federation new DIR`."),
+        (("keys",), "{0}/keys/federation.toml: No such file or directory."),
+        ((".", "--out", "typo"), "there is no run in {0}/typo. Give the DIR of"),
+        ((".", "--out", "."), "there is no run in {0}. Give the DIR of"),
+    ],
+)
+def test_stop_ends_no_run_of_a_folder_that_was_not_named(arguments, words, compfed, federation, holder):
+    given = [federation / word if not word.startswith("--") else word for word in arguments]
+    done = compfed("federation", "stop", *given)
+    assert done.status == 2
+    assert words.format(federation) in done.error
+    assert holder.poll() is None
 
 
 # --- ledger, explain, allow ---

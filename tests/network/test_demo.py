@@ -8,7 +8,7 @@ import hmac
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 import compfed as cf
 from compfed.cli.demo import Loopback, rehearsal
@@ -62,17 +62,21 @@ def secret_of(folder) -> bytes:
 def test_a_rehearsal_deals_the_rows_with_the_secrets_of_the_sites(tmp_path):
     federation = Loopback(tmp_path / "f", sites(3), ("a", "b", "c"))
     before, again = rehearsal(federation), rehearsal(federation)
-    assert [site.secret for site in before.sites] == [secret_of(federation.site_folder(name)) for name in "abc"]
-    assert len({site.secret for site in before.sites}) == 3
-    assert [(site.name, site.index, site.number) for site in before.sites] == [("a", 0, 0), ("b", 1, 1), ("c", 2, 2)]
+    assert [site.memory.secret for site in before.sites] == [secret_of(federation.site_folder(name)) for name in "abc"]
+    assert len({site.memory.secret for site in before.sites}) == 3
+    assert [(site.name, site.rows.index, site.rows.number) for site in before.sites] == [
+        ("a", 0, 0),
+        ("b", 1, 1),
+        ("c", 2, 2),
+    ]
     held_out = Holdout(0.3, seed=1, by_class=True, held_out=True)
     for one, other in zip(before.sites, again.sites, strict=True):
-        np.testing.assert_array_equal(held_out.mask(one), held_out.mask(other))
-        assert one.buckets_of_rows is not None
-        assert np.bincount(one.buckets_of_rows).min() >= 10
+        np.testing.assert_array_equal(held_out.mask(one.rows), held_out.mask(other.rows))
+        assert one.rows.buckets_of_rows is not None
+        assert np.bincount(one.rows.buckets_of_rows).min() >= 10
     other = Loopback(tmp_path / "g", sites(3), ("a", "b", "c"))  # with other keys
     assert any(
-        (one.buckets_of_rows != two.buckets_of_rows).any()
+        (one.rows.buckets_of_rows != two.rows.buckets_of_rows).any()
         for one, two in zip(before.sites, rehearsal(other).sites, strict=True)
     )
     assert before.exact

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,14 @@ import pandas as pd
 import pytest
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
+from network.memory_link import assert_whole_messages
 from network.processes import Processes, command
 
 import compfed as cf
 from compfed.cli.demo import rehearsal
+from compfed.estimators.export import result_of
 from compfed.network.run_folder import read_status
 
 ALPHA = 0.02
@@ -175,6 +178,31 @@ def test_a_run_leaves_the_files_of_compfed_fit(clinics, schema, by_command):
     results = [json.loads((folder / "result.json").read_text()) for folder in (run, by_command)]
     for name in ("estimator", "label", "features", "classes", "schema", "sites"):
         assert results[0][name] == results[1][name], name
+
+
+def bodies_at_sites(clinics: Clinics, run: str) -> dict[int, np.ndarray]:
+    """Bytes to and from an average site in each message of a run, as the processes of the sites counted them."""
+    found = defaultdict[int, np.ndarray](lambda: np.zeros(2))
+    for name in TABLES:
+        for line in (clinics.federation.site_folder(name) / "state" / "log.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            if entry.get("run") == run and "bytes_in" in entry:
+                found[entry["number"]] += np.array([entry["bytes_in"], entry["bytes_out"]]) / len(TABLES)
+    return dict(found)
+
+
+def test_the_byte_axis_of_a_network_is_that_of_the_message_bodies(clinics):
+    """Both ways, without the framing of TLS and HTTP. A run of its own: what a killed operator sent is not in its log."""
+    with cf.network.connect(clinics.home, folder=clinics.home / "counted", progress=False) as federation:
+        model = cf.FederatedLogisticRegression(alpha=ALPHA).fit_federation(federation)
+        bodies, problems = bodies_at_sites(clinics, federation.log.run), federation.problems
+    assert problems == []
+    record = result_of(model)
+    trace, total, sizes = record["trace"], record["communication"], np.array([bodies[k] for k in sorted(bodies)])
+    assert len(sizes) == 1 + total["rounds"]  # the first one asks the sites to enrol
+    for found in ((trace["bytes_down"][-1], trace["bytes_up"][-1]), (total["bytes_down"], total["bytes_up"])):
+        assert found == pytest.approx(sizes.sum(axis=0), rel=1e-12)
+    assert_whole_messages(trace, sizes)
 
 
 def test_a_run_that_was_killed_while_it_evaluated_continues(clinics):

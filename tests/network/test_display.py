@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 from network.memory_link import NOW, furnish, remote
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 from network.memory_link import furnish, remote
 

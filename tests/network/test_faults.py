@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-pytest.importorskip("flwr", reason="a network runs on Flower: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a network runs on Flower: pip install '.[flower]'")
 if not sys.platform.startswith("linux"):
     pytest.skip("faults are done through /proc and signals of Linux", allow_module_level=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 from compfed.network import superlink
 from compfed.network.flower import GATE_HEADER

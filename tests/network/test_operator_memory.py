@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 if not sys.platform.startswith("linux"):
     pytest.skip("the memory of another process is read through /proc", allow_module_level=True)
 

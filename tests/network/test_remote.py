@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 from network.memory_link import (
     NOW,
@@ -30,6 +30,7 @@ from network.memory_link import (
     number_of,
     remote,
     signed,
+    without_framing,
 )
 from problems import logistic
 from sklearn.metrics import r2_score
@@ -40,7 +41,7 @@ from compfed._utils.records import nonnegative, record
 from compfed.algorithms import ALGORITHMS, default_steps
 from compfed.federation import Describe, Evaluate, HeldOut, InProcess, Moments, Site, ask, exact_sum, run_program
 from compfed.federation.codec import pack, to_bytes
-from compfed.federation.queries import Weighted
+from compfed.federation.query import Weighted
 from compfed.federation.server.rounds import NotFinite, ServerLoop
 from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.network import NoReply, keys
@@ -209,7 +210,7 @@ def test_every_estimator_fits_as_in_this_process(name, secure_sum, tmp_path):
     here = estimator.fit_federation(InProcess(sites, exact=True))
     np.testing.assert_array_equal(coef, here.coef_)
     np.testing.assert_array_equal(intercept, here.intercept_)
-    assert cost == here.communication_
+    assert without_framing(cost) == without_framing(here.communication_)
     assert here.feature_names_in_.tolist() == ["age", "dose", "rate", "bmi"]
     assert alpha == getattr(here, "alpha_", None)
     in_doubles = estimator.fit_federation(InProcess(sites))
@@ -235,7 +236,7 @@ def test_score_and_comparison_over_the_network(tmp_path):
     # the average weighs a site by its rows in the part to train with, which a network estimates from their total
     close = np.where([name == "average of local" for name in there.models], 1e-2, 1e-6)[:, None]
     assert (np.abs(there.scores["mean loss"] / in_doubles.scores["mean loss"] - 1) < close).all()
-    assert there.communication == here.communication
+    assert without_framing(there.communication) == without_framing(here.communication)
 
 
 # --- refusals ---
@@ -405,7 +406,12 @@ WRONG: dict[str, tuple[int, Change, str]] = {
     "a class": (2, other(words=(Describe(),)), "Describe, which is not allowed here"),
     "words before enrolment": (1, other(kind="words"), "its reply is of the kind 'words'; it was not used"),
     "no enrolment": (1, other(enrolment=None), "it is not an enrolment"),
-    "a sum as enrolment": (1, other(enrolment=Moments.Reply(2.0, *np.zeros((4, D)))), "it is not an enrolment"),
+    "numbers as enrolment": (1, other(enrolment=np.zeros(4)), "it is not an enrolment"),
+    "a reply as enrolment": (
+        1,
+        other(enrolment=Moments.Reply(2.0, *np.zeros((4, D)))),
+        "Reply, which is not allowed here",
+    ),
     "no rows": (1, enrolled(rows=0), "rows is 0; expected a whole number"),
     "weight": (1, enrolled(weight=np.nan), "weight is nan"),
     "width": (1, enrolled(width=D + 1), "it names 8 columns; its width is 9"),
@@ -537,13 +543,13 @@ def test_nan_in_a_round_enters_no_sum(problem, paths, monkeypatch):
     before, honest = loop.model(), Site.reply
 
     def broken(site, queries):
-        replies = honest(site, queries)
+        replies: Any = honest(site, queries)
         if site.name != "1":
             return replies
         return tuple(reply._replace(u={key: value * np.nan for key, value in reply.u.items()}) for reply in replies)
 
     monkeypatch.setattr(Site, "reply", broken)
-    with pytest.raises(NotFinite, match=r"round 2, client .*, stage client"):
+    with pytest.raises(NotFinite, match=r"^round 2, stage client_update$"):
         run_program(federation, loop.round())
     np.testing.assert_array_equal(loop.model(), before)
 

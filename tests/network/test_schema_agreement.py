@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -124,7 +125,7 @@ def test_a_site_that_lies_about_the_others_cannot_get_round_the_rules(tmp_path):
     """Enrolments that do not fit leave nothing but `Tabulate`, whatever else is asked."""
     paths = furnish(tmp_path)
     service = MemoryLink(paths).service("north")
-    (refused,) = service.open().reply([Moments()])
+    refused: Any = service.open().reply([Moments()])[0]
     assert "it cannot encode its table without a schema" in refused.reason
 
 
@@ -169,7 +170,9 @@ def test_check_says_how_the_table_is_read(tmp_path):
     assert "  sex: words, 2 levels: female, male" in said
     assert "compfed federation schema DIR" in said
     assert "patient:" not in said
-    assert SiteSettings.read(paths[0]).site(bytes(32)).not_encoded.endswith("`compfed federation schema DIR`.")
+    assert (
+        SiteSettings.read(paths[0]).site(bytes(32)).rows.file.not_encoded.endswith("`compfed federation schema DIR`.")
+    )
 
 
 def test_describe_of_files(tmp_path, capsys):
@@ -187,3 +190,12 @@ def test_describe_of_files(tmp_path, capsys):
     assert "died, n (%)" in capsys.readouterr().out
     assert main(["describe", str(tmp_path / "all.csv"), "--label", "ill"]) == 2
     assert "has no column 'ill'" in capsys.readouterr().err
+
+
+def test_describe_says_which_column_it_left_out(tmp_path, capsys):
+    rows = FRAMES[0].drop(columns="patient")
+    rows.to_csv(tmp_path / "north.csv")  # with the index of pandas, which has no name
+    assert main(["describe", str(tmp_path / "north.csv")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"1 site(s), 60 rows, {rows.shape[1]} columns")
+    assert "note: north.csv: the first column has no name and numbers the rows; it was left out." in shown

@@ -30,8 +30,8 @@ from compfed.federation import (
     exact_sum,
     secure_sum,
 )
-from compfed.federation.contributions import decode
-from compfed.federation.queries import Weighted
+from compfed.federation.adding import MessageLayout, decode
+from compfed.federation.query import Weighted
 from compfed.federation.server.program import Request, run_program
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.site.ledger import Ledger, Roster
@@ -90,7 +90,7 @@ def in_process(paths: Sequence[Path]) -> InProcess:
     """The same sites in this process, with their policies and secrets."""
     sites = [SiteSettings.read(path).site() for path in paths]
     for i, site in enumerate(sites):
-        site.index = site.number = i
+        site.rows.index = site.rows.number = i
     return InProcess(sites, exact=True)
 
 
@@ -275,9 +275,14 @@ def test_words_of_a_single_site_mean_nothing(paths):
     np.testing.assert_array_equal(fitted(first), fitted(second))
     here: Any = in_process(paths)
     plain: list[dict[int, np.ndarray]] = []
-    contributions = here._contributions
-    here._contributions = lambda m: plain.append(found := contributions(m)) or found
-    here._exact_sums.send = here._contributions
+    carry = here.messages.carry
+
+    def kept(messages: Any) -> Any:
+        found = carry(messages)
+        plain.append(dict(found.parts))
+        return found
+
+    here.messages.carry = kept
     fitted(here)
     sent = words_of(one)
     assert len(sent) == len(words_of(two)) == 3 * len(plain) > 6
@@ -507,7 +512,7 @@ class Hostile:
     def __init__(self, paths: Sequence[Path]):
         self.federation, self.link = connected(paths)
         self.names, self.run = self.federation.names, self.federation.log.run
-        self.agreement = self.federation._exact_sums.agreement  # enrols
+        self.agreement = self.federation.messages.agreement  # enrols
         self.enrolments = list(self.federation._signed_enrolments)
 
     def ask(self, name: str, queries: Sequence[Weighted], number: int = 2, **more: Any) -> dict[str, Any]:
@@ -536,7 +541,7 @@ def test_an_honest_message_of_the_hostile_server_adds_up(hostile, paths):
     """The oracle of the tests below: the gradient over all rows, by NumPy."""
     total = hostile.total([hostile.ask(name, [QUERY]) for name in hostile.names])
     assert exact_sum.check_total(total, 3) == 0
-    (found,) = decode([QUERY], total[exact_sum.FRAME :], hostile.agreement, [range(3)])
+    (found,) = decode(MessageLayout([QUERY], hostile.agreement), total[exact_sum.FRAME :], [range(3)])
     assert isinstance(found, Evaluate.Reply)
     sites = table(rows=(40, 30, 50))
     A, y = np.concatenate(sites.features), np.concatenate(sites.labels)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -607,15 +607,15 @@ def test_a_site_reads_its_table_as_from_files_does(tmp_path):
     (tmp_path / "site.toml").write_text(extra + SITE.replace('label = "y"\n', "") + NETWORK)
     site = SiteSettings.read(tmp_path / "site.toml").site()
     here = cf.data.from_files(tmp_path / "x.csv", schema=tmp_path / "schema.toml", missing=["leer"])
-    np.testing.assert_array_equal(site.features, here.features[0])
-    np.testing.assert_array_equal(site.labels, here.labels[0])
-    assert (site.columns, site.schema) == (("age", "sex=m"), schema)
-    assert site.raw is not None
+    np.testing.assert_array_equal(site.rows.features, here.features[0])
+    np.testing.assert_array_equal(site.rows.labels, here.labels[0])
+    assert (site.rows.columns, site.rows.file.schema) == (("age", "sex=m"), schema)
+    assert site.rows.file.raw is not None
     (tmp_path / "site.toml").write_text(
         SITE + NETWORK
     )  # without a schema nobody knows what the other sites make of words
     site = SiteSettings.read(tmp_path / "site.toml").site()
-    assert re.match(r"cannot encode its table without a schema: .*words in column 'sex'", site.not_encoded)
+    assert re.match(r"cannot encode its table without a schema: .*words in column 'sex'", site.rows.file.not_encoded)
 
 
 def test_the_secret_of_a_site_follows_from_its_key_alone(tmp_path):

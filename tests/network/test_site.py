@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
 from network.memory_link import furnish, key_of, remote
 
@@ -21,7 +21,7 @@ import compfed as cf
 from compfed._utils import files
 from compfed.federation import Describe, Evaluate, InProcess, LocalUpdate, Moments, ask
 from compfed.federation.codec import digest, pack, to_bytes
-from compfed.federation.queries import Weighted
+from compfed.federation.query import Weighted
 from compfed.federation.site import answers
 from compfed.federation.site import ledger as ledger_module
 from compfed.federation.spec import ObjectiveSpec, RunSpec
@@ -125,7 +125,7 @@ def integers(words: np.ndarray) -> list[int]:
 def test_a_reply_is_that_of_a_site_in_this_process(tmp_path):
     path, queries = site(tmp_path), weighted((Describe(), Moments(), Evaluate(OBJECTIVE, np.ones((1, D)))))
     fields = answered(path, first(path, *queries))
-    here = InProcess(table(), exact=True)._contributions({0: queries})[0]
+    here = InProcess(table(), exact=True).messages.carry({0: queries}).parts[0]
     np.testing.assert_array_equal(fields["words"], here)
     assert (fields["run"], fields["number"], fields["site"], fields["kind"]) == ("run", 2, "north", "words")
 
@@ -311,7 +311,7 @@ def _with_head(old: str, new: str) -> bytes:
 
 def test_classes_that_are_not_of_compfed_are_refused(tmp_path):
     path = site(tmp_path)
-    ours = "compfed.federation.queries:Moments"
+    ours = "compfed.federation.queries.moments:Moments"
     for other in ("builtins:eval", "os:system", "compfed.network.site:SiteService", "subprocess:Popen"):
         fields = {
             "queries": {"tuple": [{"record": other, "fields": {}}]},
@@ -320,8 +320,8 @@ def test_classes_that_are_not_of_compfed_are_refused(tmp_path):
         }
         data = _raw(Header("run", 1, 0, 0, NAMES, "0" * 64), {"dict": fields})
         assert f"a message names {other}, which is not of compfed" in reason(path, data)
-    data = _with_head(ours, "compfed.federation.queries:Momentz")
-    assert "compfed.federation.queries:Momentz, which is not of compfed" in reason(path, data)
+    data = _with_head(ours, "compfed.federation.queries.moments:Momentz")
+    assert "compfed.federation.queries.moments:Momentz, which is not of compfed" in reason(path, data)
 
 
 def _raw(header: Header, body: Any) -> bytes:
@@ -331,7 +331,7 @@ def _raw(header: Header, body: Any) -> bytes:
 
 
 NO_QUERY: dict[str, tuple[Any, str]] = {
-    "another record": (Weighted(OBJECTIVE, "once"), "ObjectiveSpec is not a query it knows"),  # pyright: ignore
+    "another record": (Weighted(OBJECTIVE, "once"), "ObjectiveSpec, which is not a query it knows"),  # pyright: ignore
     "a weighting of its own": (Weighted(Moments(), "north"), "a weighting that is unknown"),  # pyright: ignore
     "no weighting": (Weighted(Moments(), None), "a weighting that is unknown"),  # pyright: ignore
     "an array": (Weighted(Moments(), np.ones(2)), "a weighting that is unknown"),  # pyright: ignore
@@ -434,7 +434,7 @@ def test_a_failure_is_reported_without_its_words(tmp_path, monkeypatch):
     def failing(query, site):
         raise RuntimeError("the value of Mrs Miller is 42.42")
 
-    monkeypatch.setattr(answers, "_moments", failing)
+    monkeypatch.setitem(answers.ANSWERS, Moments, failing)
     fields = answered(path, first(path, Moments()))
     assert (fields["kind"], fields["reason"]) == ("failed", "it failed with RuntimeError; its log says where.")
     where, line = log_of(path)
@@ -446,10 +446,13 @@ def test_a_failure_is_reported_without_its_words(tmp_path, monkeypatch):
 
 def test_a_reply_that_the_operator_could_not_use_is_not_kept(tmp_path, monkeypatch):
     """A broken installation computes NaN: once it is mended, the same message is answered."""
-    path, real = site(tmp_path), answers._moments
-    monkeypatch.setattr(answers, "_moments", lambda query, site: real(query, site)._replace(mean=np.full(D, np.nan)))
+    path = site(tmp_path)
+    real: Any = answers.ANSWERS[Moments]
+    monkeypatch.setitem(
+        answers.ANSWERS, Moments, lambda query, site: real(query, site)._replace(mean=np.full(D, np.nan))
+    )
     data = first(path, Moments())
-    assert "it computed a reply that cannot be used: Moments: mean" in reason(path, data)
+    assert "it computed a reply to Moments whose mean is not finite" in reason(path, data)
     assert not list((path.parent / "state").rglob("*.reply"))
     monkeypatch.undo()
     assert answered(path, data)["kind"] == "words"
@@ -474,7 +477,7 @@ def test_a_message_that_took_too_long_is_refused_when_it_comes_again(tmp_path, m
     path = site(tmp_path, "[limits]\nmax_seconds = 5\n")
     service = service_of(path)
     seen: list[bool] = []
-    real = answers._moments
+    real = answers.ANSWERS[Moments]
 
     def slow(query, site):
         seen.append(service.is_overdue())
@@ -485,7 +488,7 @@ def test_a_message_that_took_too_long_is_refused_when_it_comes_again(tmp_path, m
         monkeypatch.setattr(time, "monotonic", time.perf_counter)
         return real(query, site)
 
-    monkeypatch.setattr(answers, "_moments", slow)
+    monkeypatch.setitem(answers.ANSWERS, Moments, slow)
     data = first(path, Moments())
     service.reply(data)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ import pytest
 import scipy.special
 
 import compfed as cf
-from compfed.problem.evaluation import FullGradient, MiniBatch
+from compfed.problem.local_loss import FullGradient, MiniBatch
 
 SIZES, D, RIDGE = [6, 40, 3, 17], 3, 0.3
 W = np.array([2, 0])
@@ -30,7 +30,7 @@ def problem(request) -> cf.Problem:
             lambda w, a, y: jnp.log1p(jnp.exp(-(2 * y - 1) * (a @ w))), np.zeros(D), ridge=RIDGE
         ),
     }[request.param]
-    sites = cf.data.from_arrays(A, [(a[:, 0] > 0.2).astype(float) for a in A], row_weights=weights)
+    sites = cf.data.from_arrays(A, [(a[:, 0] > 0.2).astype(float) for a in A], sample_weight=weights)
     return cf.Problem(loss, cf.regularisers.Zero(), sites)
 
 

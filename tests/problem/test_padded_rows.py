@@ -18,7 +18,7 @@ def test_a_site_has_its_rows_and_then_its_last_one_without_weight(nbytes, monkey
     sizes = [4, 30, 1, 29, 4, 17]
     q = [rng.random(m) + 0.1 for m in sizes]
     sites = cf.data.from_arrays(
-        [rng.standard_normal((m, 3)) for m in sizes], [rng.standard_normal(m) for m in sizes], row_weights=q
+        [rng.standard_normal((m, 3)) for m in sizes], [rng.standard_normal(m) for m in sizes], sample_weight=q
     )
     p = np.array([0.1, 0.2, 0.3, 0.1, 0.2, 0.1])
     made, order = pad_sites(sites, np.concatenate(sites.labels), p, np.dtype(float))

@@ -13,7 +13,7 @@ from problems import quadratics, soft
 from scipy.special import expit
 
 import compfed as cf
-from compfed.problem import evaluation as measures
+from compfed.problem import local_loss as measures
 
 # by importlib, because the package's own name `simulate` is the function
 

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import compfed as cf
 from compfed._utils import validation as memory
 from compfed.estimators import table
-from compfed.federation.site.site import scaled_rows
+from compfed.federation.site.rows import scaled_rows
 from compfed.federation.spec import FeatureScaling
 from compfed.losses import lipschitz as curvature
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues

@@ -169,6 +169,30 @@ def test_a_certificate_that_does_not_hold_is_said_first(model):
     assert "the same coefficients that pooling" not in text
 
 
+def test_only_a_minimiser_that_is_unique_is_said_to_have_the_pooled_coefficients(model):
+    """A column that is there twice: any split of its coefficient has the same objective, so that a pooled fit may differ."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(60)
+    with pytest.warns(cf.NotUniqueWarning):
+        twice = cf.FederatedLasso(0.1).fit(
+            np.column_stack([a, a]), a + rng.standard_normal(60), sites=np.arange(60) % 2
+        )
+    same, record = "the same coefficients that pooling the rows would give", twice.to_result()
+    text = page_text(record)
+    assert same not in text
+    assert "Certified: a minimum of the objective over the pooled rows." in text
+    assert "Other coefficients reach it too" in text
+    record["certificate"]["unique"] = None
+    text = page_text(record)
+    assert same not in text
+    assert "Whether other coefficients reach it is not known." in text
+
+
+def test_a_negative_r2_is_no_share():
+    bare = {"kind": "fit", "features": ["a"], "coef": [[1.0]], "intercept": [0.0], "evaluation": {"r2": -0.1}}
+    assert "the share of the variance that is explained; below 0, the mean outcome predicts better" in page_text(bare)
+
+
 def test_what_is_missing_is_left_out():
     bare = {"kind": "fit", "features": ["a", "b"], "coef": [[1.0, 0.0]], "intercept": [0.0]}
     text = page_text(bare)
@@ -215,7 +239,7 @@ def test_without_bokeh_or_matplotlib_there_are_words_and_tables(monkeypatch, cap
     assert "<svg" not in text
     assert "<script" not in text
     assert "method 2" in text
-    assert "pip install 'compfed[report]'" in capsys.readouterr().err
+    assert "pip install '.[report]'" in capsys.readouterr().err
 
 
 def test_a_folder_keeps_the_result(model, tmp_path, capsys):

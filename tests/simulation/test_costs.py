@@ -10,7 +10,7 @@ from problems import quadratic_oracle, quadratics, soft
 import compfed as cf
 from compfed.algorithms import FISTA, DecoupledProx, Mime, MimeLite, Scaffnew, Scaffold, VarianceReducedDecoupledProx
 from compfed.algorithms.scaffnew import Random
-from compfed.problem.evaluation import FullGradient, MiniBatch
+from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.simulation import run_plain
 from compfed.studies.ablation import AblatedProx
 

@@ -23,10 +23,9 @@ from compfed.algorithms import (
 from compfed.algorithms.default_steps import default_steps
 from compfed.algorithms.default_steps import lipschitz_bounds as bounds
 from compfed.federation import Evaluate, InProcess, Lipschitz, run_program
-from compfed.federation.queries import LIPSCHITZ_BINS, lipschitz_bin
-from compfed.federation.server.evaluation import Evaluation
+from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
 from compfed.federation.server.rounds import Order, Segment, evaluation_of
-from compfed.federation.server.sums import total
+from compfed.federation.server.trial import Evaluated
 from compfed.federation.spec import FederatedProblem
 from compfed.solvers.auto import solve
 from compfed.solvers.base import SearchOptions, Start
@@ -475,12 +474,12 @@ def test_then_of_two_runs_is_the_longer_run():
 def segment(x: float, rounds: list[int], objective: list[float], diverged: bool = False) -> Segment:
     trace = piece(rounds, objective)
     trace = cf.Trace(trace.columns, np.full(D, x), {"diverged": "yes"} if diverged else {})
-    at = Evaluation(np.full(D, x), value=objective[-1], gradient=np.zeros(D), terms=0.0)
+    at = Evaluated(np.full(D, x), value=objective[-1], gradient=np.zeros(D), terms=0.0)
     return Segment(trace, None if diverged else at)
 
 
 @pytest.mark.parametrize("diverged", [False, True])
-def test_after_a_failure_it_continues_from_the_last_good_model_with_half_the_step(monkeypatch, diverged):
+def test_after_a_failure_it_continues_from_the_last_good_model_with_half_the_step(diverged):
     """500 rounds that help, then 500 that do not: the next run starts where the first 500 ended, not the second."""
     falling = [*np.linspace(9.0, 5.0, 50), 5.0]
     helped = segment(1.0, list(range(0, 501, 10)), falling)
@@ -488,7 +487,7 @@ def test_after_a_failure_it_continues_from_the_last_good_model_with_half_the_ste
     done = segment(3.0, [0, 10], [5.0, 0.0])
     orders: list[Order] = []
 
-    def runner(_, order):
+    def runner(order: Order) -> Any:
         orders.append(order)
         script = iter([helped, stuck] if len(orders) == 1 else [done])
 
@@ -498,14 +497,12 @@ def test_after_a_failure_it_continues_from_the_last_good_model_with_half_the_ste
 
         return SimpleNamespace(advance=advance)
 
-    monkeypatch.setattr("compfed.solvers.first_order.runner", runner)
+    search = SearchOptions("FISTA", rounds=lambda _: runner)
     start = Start(np.zeros(D), L=1.0, L_max=1.0, scale=1.0)
     with pytest.warns(
         cf.StepSizeWarning, match="diverged" if diverged else "500 rounds brought the objective no lower"
     ):
-        minimum, _ = run_program(
-            InProcess(PROBLEM.sites), solve(InProcess(PROBLEM.sites), PROBLEM_SPEC, SearchOptions("FISTA"), start)
-        )
+        minimum, _ = run_program(InProcess(PROBLEM.sites), solve(InProcess(PROBLEM.sites), PROBLEM_SPEC, search, start))
     first, second = (order.algorithm.eta for order in orders)  # pyright: ignore[reportAttributeAccessIssue]  # FISTA's
     assert second == first / 2
     np.testing.assert_array_equal(orders[1].x0, np.full(D, 1.0))
@@ -514,18 +511,12 @@ def test_after_a_failure_it_continues_from_the_last_good_model_with_half_the_ste
     assert len(minimum.notes) == 1
 
 
-def test_replies_are_summed_with_the_weights_of_the_sites():
-    """Two sites of weights 1/4 and 3/4; L is a sum, L_max a bound on the largest within an eighth of an octave."""
+def test_the_bounds_of_an_evaluation():
+    """Two sites of weights 1/4 and 3/4, L_i of 4 and 8; L is a sum, L_max a bound on the largest within an eighth of an octave."""
     spec, x = SimpleNamespace(weights=np.array([0.25, 0.75])), np.zeros(2)
-    replies = [Evaluate.Reply(np.array([v]), np.array([[v, 0.0]]), np.array([10 * v])) for v in (4.0, 8.0)]
-    bounds = [Lipschitz.Reply(v, np.eye(LIPSCHITZ_BINS, dtype=int)[lipschitz_bin(v)]) for v in (4.0, 8.0)]
-    sums = tuple(
-        total(query, parts, spec.weights, ("a", "b"))
-        for query, parts in (
-            (Evaluate(PROBLEM_SPEC.objective, x[None]), replies),
-            (Lipschitz(PROBLEM_SPEC.objective), bounds),
-        )
-    )
+    value = Evaluate.Reply(np.array([7.0]), np.array([[7.0, 0.0]]), np.array([70.0]))
+    counts = np.bincount([lipschitz_bin(4.0), lipschitz_bin(8.0)], minlength=BINS)
+    sums = value, Lipschitz.Reply(0.25 * 4.0 + 0.75 * 8.0, counts)
     found = evaluation_of(spec, sums, x)  # pyright: ignore[reportArgumentType]  # stands in
     assert (found.value, found.terms, found.L) == (7.0, 70.0, 7.0)
     assert found.gradient.tolist() == [7.0, 0.0]

@@ -16,7 +16,7 @@ import compfed as cf
 from compfed.algorithms.default_steps import lipschitz_bounds
 from compfed.data import bundled
 from compfed.federation import Evaluate, InProcess, ask, run_program
-from compfed.federation.server.evaluation import evaluate_request, evaluation
+from compfed.federation.server.trial import evaluate_request, evaluation
 from compfed.federation.spec import FederatedProblem
 from compfed.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
 from compfed.regularisers import L1, GroupL2, OnBlock, Zero
@@ -175,9 +175,9 @@ class Listening(InProcess):
         super().__init__(sites)
         self.queries: list[Evaluate] = []
 
-    def send(self, messages):
-        self.queries += [query for query in messages[0] if isinstance(query, Evaluate)]
-        return super().send(messages)
+    def _carry(self, messages):
+        self.queries += [weighted.query for weighted in messages[0] if isinstance(weighted.query, Evaluate)]
+        return super()._carry(messages)
 
 
 def test_a_group_is_never_cut():
@@ -195,9 +195,9 @@ def test_a_group_is_never_cut():
 
 
 def test_bytes_by_hand():
-    """Up: a value, the size of the terms, a gradient and a triangle; down: a point and the working set as 4-byte numbers."""
+    """Up: factor, two flags, value, size of the terms, gradient, triangle; down: a point, the working set as 4-byte numbers."""
     minimum = cf.solve_federated(SMOOTH, ProximalNewton(), x0=np.ones(D), scale=1.0, tol=0.0, max_rounds=2)
-    numbers = 2 + D + D * (D + 1) // 2
+    numbers = 3 + 2 + D + D * (D + 1) // 2
     assert minimum.trace["bytes_up"].tolist() == [8 * numbers * r for r in range(3)]
     assert minimum.trace["bytes_down"].tolist() == [(8 * D + 4 * D) * r for r in range(3)]
     assert minimum.trace["gradients"].tolist() == [0, 1, 2]
@@ -213,9 +213,9 @@ def test_bfgs_ends_in_the_minimiser_of_a_quadratic(normal_equations):
 
 
 def test_bfgs_sends_one_vector_and_two_numbers():
-    """Up: a gradient, the value of f, and the size of the gradient's terms; down: a point."""
+    """Up: a gradient, the value of f, and the size of the gradient's terms, beside a factor and two flags; down: a point."""
     trace = cf.solve_federated(SMOOTH, ProximalBFGS(eta=1 / SMOOTH.lipschitz), tol=0.0, max_rounds=2).trace
-    assert trace["bytes_up"].tolist() == [0, 8 * (D + 2), 16 * (D + 2)]
+    assert trace["bytes_up"].tolist() == [0, 8 * (D + 5), 16 * (D + 5)]
     assert trace["bytes_down"].tolist() == [0, 8 * D, 16 * D]
 
 

@@ -26,7 +26,7 @@ LOGISTIC_ALPHA = 0.02
 
 
 @pytest.fixture(scope="module")
-def table() -> bundled.Table:
+def table() -> bundled.BundledTable:
     return bundled.diabetes()
 
 
@@ -59,7 +59,7 @@ def held_out(y: np.ndarray, where: np.ndarray, share: float = 0.3, seed: int = 0
     """The rows of a table that its sites hold out."""
     out, codes = np.zeros(len(y), bool), np.unique(y, return_inverse=True)[1]
     for site in InProcess(cf.data.from_table(np.zeros((len(y), 1)), codes, where)).sites:
-        out[where == site.name] = Holdout(share, seed, by_class, held_out=True).mask(site)
+        out[where == site.name] = Holdout(share, seed, by_class, held_out=True).mask(site.rows)
     return out
 
 
@@ -268,10 +268,8 @@ class Elsewhere:
 
     def __init__(self, sites: cf.data.Sites):
         self._there = InProcess(sites)
-        self.names, self.cached = self._there.names, self._there.cached
-
-    def send(self, messages):
-        return self._there.send(messages)
+        self.names, self.schema, self.problems = self._there.names, self._there.schema, ()
+        self.enrolments, self.exchange = self._there.enrolments, self._there.exchange
 
 
 def test_without_rows_in_this_process_there_is_no_pooled_model(table):
@@ -307,7 +305,7 @@ def test_row_weights_count_in_the_pooled_model(table):
     names = np.unique(table.sites)
     members = [np.flatnonzero(table.sites == name) for name in names]
     sites = cf.data.from_arrays([table.X[m] for m in members], [table.y[m] for m in members], names.tolist())
-    weighted = replace(sites, row_weights=tuple(weights[m] for m in members))
+    weighted = replace(sites, sample_weight=tuple(weights[m] for m in members))
     model = cf.FederatedLasso(ALPHA, standardize=True)
     fitted = fit_pooled(model, InProcess(weighted))
     twice = np.repeat(np.arange(442), weights.astype(int))

@@ -14,7 +14,7 @@ from places import ROOT
 
 import compfed as cf
 from compfed.cli import main
-from compfed.federation.queries import LIPSCHITZ_BINS
+from compfed.federation.queries.lipschitz import DIGITS
 from compfed.solvers import auto as choice_of_method
 from compfed.solvers.second_order import SOLVERS
 from compfed.studies.compare_methods import solver_trace
@@ -98,8 +98,9 @@ def test_bytes_of_proximal_newton_by_hand(quick):
     trace = run(problem, SOLVERS["ProximalNewton"], star(problem), 90)
     d = problem.d
     down = 8 * d + 4 * d  # the model, and the coordinates of the Hessian
-    up = 8 + 8 + 8 * d + 8 * d * (d + 1) // 2  # value, size of the gradient's terms, gradient, upper triangle
-    first = 8 * d + 8 + 8  # x of the query for the Lipschitz constant, L_i, and the ridge, which travels once
+    beside = 8 + 8 + 8  # the factor of the site and two flags, or one flag and L_i
+    up = beside + 8 + 8 + 8 * d + 8 * d * (d + 1) // 2  # value, size of the gradient's terms, gradient, upper triangle
+    first = 8 * d + 8 + beside  # x of the query for the Lipschitz constant, and the ridge, which travels once
     np.testing.assert_array_equal(trace["bytes"], first + (down + up) * trace["round"])
 
 
@@ -110,8 +111,9 @@ def test_rounds_of_other_methods_are_those_of_the_engine_and_one_message(quick):
     plain = cf.simulate(problem, cf.algorithms.default_steps("FISTA", problem), 129, x_star=x)
     np.testing.assert_allclose(trace["optimality"], plain["optimality"], rtol=1e-6, atol=1e-13)
     np.testing.assert_array_equal(trace["round"], plain["round"] + 1)
-    first = 8 * d + 8 * d + 8 * d + 8 * 4  # x of two queries; gradient; value, terms, L_i and the ridge
-    first += LIPSCHITZ_BINS  # counts of the Lipschitz constants
+    beside = 8 + 8 + 8  # the factor of the site and two flags, or one flag and L_i
+    first = 8 * d + 8 * d + 8 * d + 8 * 3 + 2 * beside  # x of two queries; gradient; value, terms and the ridge
+    first += 8 * DIGITS  # of the fourth power of L_i
     np.testing.assert_array_equal(trace["bytes"], first + 16 * d * plain["round"])
 
 

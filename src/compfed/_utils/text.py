@@ -214,7 +214,7 @@ def _bar(done: int, total: int) -> str:
     return f"[{'#' * full}{'.' * (BAR_WIDTH - full)}]"
 
 
-class Steps:
+class NamedSteps:
     """A sequence of named steps, each with its own progress: "[ 3/12] name"."""
 
     def __init__(self, total: int, stream: TextIO | None = None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from scipy.sparse import issparse
 
 from compfed._utils.text import shorten
 from compfed.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 # A product of four such numbers does not overflow, nor underflow, with twelve digits to spare.
@@ -126,7 +129,7 @@ def check_magnitudes(values: Any, what: str, columns: Sequence[str] | None = Non
         )
 
 
-def check_row_weights(weights: np.ndarray, site: str) -> None:
+def check_sample_weight(weights: np.ndarray, site: str) -> None:
     """Refuse row weights whose sum may overflow."""
     if np.max(weights) > 1e300:
         largest = f"site {site!r} has a row weight of {np.max(weights):.3g}"
@@ -193,7 +196,7 @@ def as_site_labels(need: str, column: Any) -> np.ndarray:
     """The site of every row; refuses fractions, which look like weights, and names that differ only in spaces."""
     where = as_row_labels(need, column)
     if where.dtype.kind == "f":
-        weight = "This looks like a row weight: give sample_weight=... (row_weights=... in compfed.data)"
+        weight = "This looks like a row weight: give sample_weight=... (sample_weight=... in compfed.data)"
         large = "A float of this size stands for several whole numbers: two sites may be one"
         for odd, why in ((where != np.rint(where), weight), (np.abs(where) >= 2.0**53, large)):
             if odd.any():
@@ -204,7 +207,12 @@ def as_site_labels(need: str, column: Any) -> np.ndarray:
     return where
 
 
-# --- rows are matched by their place ---
+# --- frames of pandas, which need not be installed; rows are matched by their place ---
+
+
+def is_dataframe(table: object) -> TypeGuard[pd.DataFrame]:
+    """Whether a table is a DataFrame."""
+    return hasattr(table, "columns") and hasattr(table, "iloc")
 
 
 def row_index(table: object) -> Any:

@@ -40,7 +40,7 @@ from compfed.regularisers import Regulariser, Zero
 from compfed.sampling import Scheme
 
 if TYPE_CHECKING:
-    from compfed.problem.evaluation import LocalLoss
+    from compfed.problem.local_loss import LocalLoss
     from compfed.problem_spec import ProblemSpec
 
 

@@ -135,7 +135,7 @@ def rehearse(paths: Sequence[Path]) -> InProcess:
     sites = []
     for i, path in enumerate(paths):
         site = SiteSettings.read(path).site()
-        site.index = site.number = i
+        site.rows.index = site.rows.number = i
         sites.append(site)
     return InProcess(sites, exact=True)
 
@@ -207,6 +207,10 @@ def demo(home: Path) -> bool:
         sent = ["-", "-"] if fitted is pooled else [f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}"]
         rows.append([name, *sent, took, "-" if fitted is model else f"{apart:.1e}"])
     print("\n" + text_table(["", "messages", "kB up per site", "seconds", "largest difference of a coefficient"], rows))
+    print(
+        "Only the first run sent anything. The others were in this process, and count what their messages would carry;"
+    )
+    print("the simulation adds numbers of 64 bits, a network exact ones of 128.")
     same = np.array_equal(model.coef_, here.coef_) and np.array_equal(model.intercept_, here.intercept_)
     used = f"{np.count_nonzero(model.coef_)} of {model.coef_.size} coefficients"
     print(f"\nalpha = {model.alpha_:.4g}, {used} are not zero.")

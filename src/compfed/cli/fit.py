@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compfed._utils.files import check_writable, write_private
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import working
 from compfed.cli.help_text import example_text
 from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands, integer
-from compfed.cli.option_text import as_options
-from compfed.errors import InputError
+from compfed.cli.option_text import as_options, option_text
+from compfed.errors import Divergence, InputError
 
 if TYPE_CHECKING:
     from compfed.data import Sites
@@ -59,7 +60,8 @@ def _add_fit(commands: Commands) -> None:
         "fit",
         help="from CSV or Parquet files to a model: one file per site",
         description="Fit a model to the rows of several sites as if they were pooled. One file per site; with --site, the files "
-        "are one table whose column COL names the site. Words, blanks, semicolons and decimal commas are read as they are.",
+        "are one table whose column COL names the site. Words, blanks, semicolons and decimal commas are read as they are. The model is "
+        "saved before it is evaluated; exit status 1 where it is saved and could not be evaluated.",
         **example_text(EXAMPLES),
     )
     parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="files, or a folder of them")
@@ -112,7 +114,7 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     add("--missing", metavar="A,B,...", help="cells without a value, beside empty ones (default: NA, ?, . and others)")
 
 
-def _reading(args: argparse.Namespace) -> dict[str, Any]:
+def _reading(args: argparse.Namespace) -> JsonObject:
     """The options of `_add_reading` that were given, for the reader."""
     found = {name: getattr(args, name) for name in ("sep", "decimal", "encoding")}
     missing = _words(args.missing)
@@ -120,10 +122,10 @@ def _reading(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def fit(args: argparse.Namespace) -> int:
-    """Run `compfed fit`; return its exit status."""
+    """Run `compfed fit`; return its exit status: 1 where there is a model, and its evaluation failed."""
     from compfed import data
     from compfed.cli.result_text import result_text
-    from compfed.estimators.run_files import check_run_folder, write_run
+    from compfed.estimators.run_files import check_run_folder, write_evaluation, write_fit
 
     with as_options():
         model = _new_model(args)
@@ -134,24 +136,28 @@ def fit(args: argparse.Namespace) -> int:
                 args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
                 weight=args.weight, offset=args.offset, **_reading(args),
             )  # fmt: skip
+        _check_evaluation(sites, args)
         with working("fitting"):
             model.fit_sites(sites)
-        with working("evaluating"):
-            evaluation = _evaluate(model, sites, args)
+        with working("writing"):  # an evaluation takes longer than the fit, and may fail
+            write_fit(model, args.out, _config(args, model, sites), args.label)
+        evaluation, failed = _evaluate(model, sites, args)
         with working("writing"):
-            write_run(model, args.out, _config(args, model, sites), evaluation, args.label)
+            write_evaluation(model, args.out, evaluation, args.label)
     if args.json:
         print(json_text(_summary(model, sites, evaluation, args.out)))
-        return 0
-    print(f"{_rows_text(sites)}\n\n{result_text(model)}\n")
-    if evaluation is not None:
-        print(f"{evaluation}\n")
-    print(f"Run folder: {args.out}, with report.html")
-    print(f"Next: compfed predict {args.out} NEW.csv")
-    return 0
+    else:
+        print(f"{_rows_text(sites)}\n{_notes_text(sites)}\n{result_text(model)}\n")
+        if evaluation is not None:
+            print(f"{evaluation}\n")
+        print(f"Run folder: {args.out}{', with report.html' if (args.out / 'report.html').exists() else ''}")
+        print(f"Next: compfed predict {args.out} NEW.csv")
+    if failed:
+        print(f"compfed fit: {failed}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None, folder: Path) -> dict[str, Any]:
+def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None, folder: Path) -> JsonObject:
     """The result in a few numbers, for another program; result.json of the folder has everything."""
     from compfed.estimators.export import result_of
 
@@ -180,7 +186,7 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     name, l1_ratio = MODELS[args.model]
     chooses = args.alpha == "cv"
     model = getattr(compfed, f"{name}CV" if chooses else name)
-    given: dict[str, Any] = {} if chooses else {"alpha": _number(args.alpha, "--alpha")}
+    given: JsonObject = {} if chooses else {"alpha": _number(args.alpha, "--alpha")}
     if args.folds < 2:
         raise InputError(f"--folds {args.folds} must be at least 2.")
     if chooses:
@@ -203,12 +209,37 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     return model(**given)
 
 
-def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> Evaluation | None:
-    """How well the model predicts, of every site too where a table has room for them."""
+def _check_evaluation(sites: Sites, args: argparse.Namespace) -> None:
+    """Refuse an evaluation that these sites cannot have, before the fit."""
+    from compfed.splits import LEAVE_ONE_SITE_OUT, cv_splits
+
+    if args.evaluate == LEAVE_ONE_SITE_OUT and len(sites) < 2:
+        way_out = "Give a file for every site, name the column of the sites (--site), or take --evaluate cv."
+        raise InputError(f"--evaluate {LEAVE_ONE_SITE_OUT} needs at least two sites; there is one. {way_out}")
+    if (cv := _folds(args)) is not None:
+        cv_splits(cv, 0, sites.sizes.tolist(), by_class=False)
+
+
+def _folds(args: argparse.Namespace) -> int | str | None:
+    """What --evaluate means as the `cv` of `evaluate`; None for the fitted model, or for no evaluation."""
+    return {"cv": args.folds, "rows": None, "none": None}.get(args.evaluate, args.evaluate)
+
+
+def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> tuple[Evaluation | None, str]:
+    """How well the model predicts, of every site too where a table has room for them; or why that is not known."""
     if args.evaluate == "none":
-        return None
-    cv = {"cv": args.folds, "rows": None}.get(args.evaluate, args.evaluate)
-    return model.evaluate(sites, cv=cv, per_site=len(sites) <= MOST_SITES)
+        return None, ""
+    saved = f"the model is saved in {args.out}, and was not evaluated"
+    try:
+        with working("evaluating"):
+            return model.evaluate(sites, cv=_folds(args), per_site=len(sites) <= MOST_SITES), ""
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{saved[0].upper()}{saved[1:]}.") from None
+    except (InputError, Divergence, MemoryError) as problem:
+        return None, f"{saved}: {option_text(str(problem))}"
+    except Exception as problem:
+        problem.add_note(f"{saved[0].upper()}{saved[1:]}.")
+        raise
 
 
 def _number(text: str, option: str, way_out: str = "give a number, or cv") -> float:
@@ -224,6 +255,9 @@ def _factors(text: str | None) -> dict[str, float] | None:
     pairs = [part.rpartition("=") for part in text.split(",")]
     if not all(name and sign for name, sign, _ in pairs):
         raise InputError(f"--penalty-factors {text}: give COLUMN=NUMBER, separated by commas.")
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+        raise InputError(f"--penalty-factors {text}: column {twice[0]} has two factors. Give one of them.")
     return {
         name.strip(): _number(value, f"--penalty-factors {name}=", "give a number >= 0, or inf")
         for name, _, value in pairs
@@ -234,7 +268,7 @@ def _words(text: str | None) -> list[str] | None:
     return None if text is None else [word.strip() for word in text.split(",")]
 
 
-def _config(args: argparse.Namespace, model: FederatedModel, sites: Sites) -> dict[str, Any]:
+def _config(args: argparse.Namespace, model: FederatedModel, sites: Sites) -> JsonObject:
     """What the run was started with, for its folder."""
     return {
         "command": "fit", "estimator": type(model).__name__, "parameters": model.get_params(), "label": args.label,
@@ -242,8 +276,15 @@ def _config(args: argparse.Namespace, model: FederatedModel, sites: Sites) -> di
     }  # fmt: skip
 
 
+def _notes_text(sites: Sites) -> str:
+    """What the reader left out, a line for each."""
+    return "".join(f"note: {note}\n" for table in sites.raw or () for note in table.notes)
+
+
 def _rows_text(sites: Sites) -> str:
-    return f"{int(sites.sizes.sum())} rows at {len(sites)} site(s), {sites.width} features"
+    from compfed.report.words import REHEARSAL
+
+    return f"{int(sites.sizes.sum())} rows of {len(sites)} site(s), {sites.width} features. {REHEARSAL}"
 
 
 # --- predict ---

@@ -57,8 +57,8 @@ STEP_EXAMPLES = {
 
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
-    operator = "a federation across a network, for its operator (compfed[flower])"
-    site = "take part in a federation across a network, as a site (compfed[flower])"
+    operator = "a federation across a network, for its operator (extra flower)"
+    site = "take part in a federation across a network, as a site (extra flower)"
     for name, text, add, examples in (
         ("federation", operator, _add_federation, FIRST_FEDERATION), ("site", site, _add_site, FIRST_SITE),
     ):  # fmt: skip
@@ -308,11 +308,13 @@ def _how_it_ended(status: dict[str, object], by_command: bool) -> str:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from compfed.network.run_folder import is_alive, stop
+    from compfed.network.run_folder import has_run, is_alive, stop
 
     folder = _run_folder(args)
-    if not folder.is_dir():
-        raise InputError(f"there is no run folder {folder}. Give the DIR of `compfed federation new`, or --out RUN.")
+    if not has_run(folder):
+        raise InputError(
+            f"there is no run in {folder}. Give the DIR of `compfed federation new`, or the run with --out RUN."
+        )
     if (process := is_alive(folder)) is not None:
         print(f"Asking process {process} to stop.", flush=True)
     print(f"The run in {folder} is stopped." if stop(folder) else f"There is no run going on in {folder}.")
@@ -320,7 +322,11 @@ def _stop(args: argparse.Namespace) -> int:
 
 
 def _run_folder(args: argparse.Namespace) -> Path:
-    return args.out or (args.folder if args.folder.is_dir() else args.folder.parent) / "run"
+    """The folder of the run: given, or beside the federation.toml, which DIR holds or is."""
+    settings = args.folder / "federation.toml" if args.folder.is_dir() else args.folder
+    if not settings.is_file():
+        raise InputError(f"{settings}: No such file or directory. Give the folder of `compfed federation new DIR`.")
+    return args.out or settings.parent / "run"
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ def result_text(model: FederatedModel) -> str:
     used = np.flatnonzero(coef.any(axis=0))
     lines.append("All coefficients are zero.")
     if len(used):
-        lines[-1] = f"{len(used)} of {coef.shape[1]} coefficients are not zero:"
+        lines[-1] = f"{len(used)} of {coef.shape[1]} coefficients {'is' if len(used) == 1 else 'are'} not zero:"
         names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(coef.shape[1])])
         classes = [printable(str(c), 20) for c in getattr(model, "classes_", ())]
         heads = classes if len(classes) == len(coef) > 1 else ["coefficient"] * len(coef)

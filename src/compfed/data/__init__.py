@@ -1,4 +1,4 @@
-"""Federations: data that stays at its site."""
+"""Federations: data that several sites hold."""
 
 from compfed.data import bundled, partition
 from compfed.data.bundled import synthetic

@@ -23,7 +23,7 @@ from compfed.errors import InputError
 
 
 @dataclass(frozen=True)
-class Table:
+class BundledTable:
     """A table with the site of each row.
 
     Attributes
@@ -48,7 +48,7 @@ class Table:
         return replace(from_table(self.X, self.y, self.sites), columns=self.feature_names, source=source)
 
 
-def breast_cancer(sites: int = 4) -> Table:
+def breast_cancer(sites: int = 4) -> BundledTable:
     """Load the Wisconsin diagnostic breast cancer table, 569 x 30, label 1 = benign.
 
     The sites are simulated: quantile bins of the mean radius, as if clinics saw different stages. Site 0 has the smallest
@@ -61,7 +61,7 @@ def breast_cancer(sites: int = 4) -> Table:
 
     Returns
     -------
-    Table
+    BundledTable
 
     Examples
     --------
@@ -75,10 +75,10 @@ def breast_cancer(sites: int = 4) -> Table:
     names = tuple(str(name) for name in loaded.feature_names)
     where = partition.by_column(loaded.data[:, names.index("mean radius")], bins=sites)
     text = f"breast_cancer: 569 tumours, label 1 = benign; {sites} sites, quantile bins of the mean radius (simulated)"
-    return Table(loaded.data, loaded.target, where, names, text)
+    return BundledTable(loaded.data, loaded.target, where, names, text)
 
 
-def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
+def diabetes(sites: Literal["age", "sex"] = "age") -> BundledTable:
     """Load the diabetes table, 442 x 10: disease progression after a year, a number to predict.
 
     The sites come from a recorded column. Features are centred and scaled as in scikit-learn. The site column stays among
@@ -91,7 +91,7 @@ def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
 
     Returns
     -------
-    Table
+    BundledTable
 
     Examples
     --------
@@ -110,10 +110,10 @@ def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
     else:
         where = np.array(["sex 1", "sex 2"])[column.astype(int) - 1]
     text = f"diabetes: 442 patients, progression after a year; sites by {sites} (recorded)"
-    return Table(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
+    return BundledTable(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
 
 
-def digits(sites: int = 10, alpha: float = 0.3, seed: int = 0) -> Table:
+def digits(sites: int = 10, alpha: float = 0.3, seed: int = 0) -> BundledTable:
     """Load the handwritten digits, 1797 x 64 pixels from 0 to 16, ten classes.
 
     The sites are simulated, with label skew: ``partition.dirichlet(y, sites, alpha, seed, min_rows=10)``.
@@ -128,7 +128,7 @@ def digits(sites: int = 10, alpha: float = 0.3, seed: int = 0) -> Table:
 
     Returns
     -------
-    Table
+    BundledTable
 
     Examples
     --------
@@ -141,7 +141,7 @@ def digits(sites: int = 10, alpha: float = 0.3, seed: int = 0) -> Table:
     loaded: Any = load_digits()
     where = partition.dirichlet(loaded.target, sites, alpha, seed, min_rows=10)
     text = f"digits: 1797 images of 8 x 8 pixels; {sites} sites with Dirichlet({alpha}) label shares (simulated)"
-    return Table(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
+    return BundledTable(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
 
 
 HEART_SOURCE = "https://doi.org/10.24432/C52P4X"
@@ -156,7 +156,7 @@ HEART_FILES = {
 }
 
 
-def heart(folder: str | Path) -> Table:
+def heart(folder: str | Path) -> BundledTable:
     """Read the UCI heart disease table, 740 x 13, label 1 = disease (num > 0), recorded by four hospitals.
 
     The columns slope, ca and thal are left out, because they are mostly missing, and then rows with a missing value. cp
@@ -169,7 +169,7 @@ def heart(folder: str | Path) -> Table:
 
     Returns
     -------
-    Table
+    BundledTable
         The sites are the hospitals.
 
     References
@@ -205,7 +205,7 @@ def heart(folder: str | Path) -> Table:
         columns |= one_hot or {name: column}
     text = "heart: 740 patients, label 1 = disease; sites are four hospitals (recorded)"
     X = np.column_stack(list(columns.values()))
-    return Table(X, (num > 0).astype(float), np.array(where), tuple(columns), text)
+    return BundledTable(X, (num > 0).astype(float), np.array(where), tuple(columns), text)
 
 
 # one-hot groups of a9a in the order of its columns, with their sizes
@@ -232,7 +232,7 @@ def a9a(
     sites: Literal["occupation", "workclass"] = "occupation",
     drop_site_columns: bool = False,
     file: Literal["a9a", "a9a.t"] = "a9a",
-) -> Table:
+) -> BundledTable:
     """Read UCI Adult in the binary encoding of LIBSVM, 32561 x 123, label +1 = income over 50,000 dollars.
 
     The sites are the 14 occupations (or 8 work classes) read from the columns that encode them, and "missing" where none
@@ -250,7 +250,7 @@ def a9a(
 
     Returns
     -------
-    Table
+    BundledTable
 
     References
     ----------
@@ -279,7 +279,7 @@ def a9a(
     where = np.where(encoded.any(axis=1), np.array(A9A_SITES[sites])[encoded.argmax(axis=1)], "missing")
     if drop_site_columns:
         X, names = X[:, ~site_columns], [name for name, gone in zip(names, site_columns, strict=True) if not gone]
-    return Table(X, y, where, tuple(names), f"{file}: income of {len(y)} people; sites by {sites} (recorded)")
+    return BundledTable(X, y, where, tuple(names), f"{file}: income of {len(y)} people; sites by {sites} (recorded)")
 
 
 def _present(folder: str | Path, name: str, what: str) -> Path:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from compfed._utils.text import join_names
-from compfed._utils.validation import check_dense_size, check_unmasked, is_missing
+from compfed._utils.validation import check_dense_size, check_unmasked, is_dataframe, is_missing
 from compfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,11 +29,6 @@ WAY_OUT = "Encode words as numbers, or leave them out."
 
 
 # --- numbers ---
-
-
-def is_dataframe(table: object) -> TypeGuard[pd.DataFrame]:
-    """Whether a table is a DataFrame of pandas, which need not be installed."""
-    return hasattr(table, "columns") and hasattr(table, "iloc")
 
 
 def is_numeric(column: pd.Series) -> bool:
@@ -91,6 +86,33 @@ def check_dataframe(frame: pd.DataFrame, what: str, way_out: str = WAY_OUT) -> N
                 problems.append(str(problem))
     if problems:
         raise InputError(join_names([*problems[:1], *(p.removeprefix(f"{what}: ") for p in problems[1:])], " ", 10))
+
+
+def check_roles(**roles: str | Sequence[str] | None) -> None:
+    """Refuse a column that is named in two roles, such as label and weight."""
+    seen: dict[str, str] = {}
+    for role, names in roles.items():
+        for name in (names,) if isinstance(names, str) else names or ():
+            other = seen.setdefault(name, role)
+            if other != role:
+                raise InputError(
+                    f"{other}={name!r} and {role}={name!r} name one column, which can be only one of the two. Name another column "
+                    "for one of them, or leave it out."
+                )
+
+
+ONE_PER_ROW = {"y": "one label per row", "sites": "one site per row", "offset": "one number per row"}
+Frame: TypeAlias = Any  # a DataFrame, or a column of one
+
+
+def take_column(X: Frame, role: str, column: str) -> tuple[Frame, Frame]:
+    """A DataFrame without its column of labels, sites or offsets, and that column."""
+    if column not in getattr(X, "columns", ()):
+        has = "; it has " + join_names([str(c) for c in X.columns], most=12) if is_dataframe(X) else ""
+        way_out = f"Give a DataFrame with that column, or {ONE_PER_ROW[role]}."
+        raise InputError(f"{role}={column!r} names a column, and X has none of that name{has}. {way_out}")
+    check_column_names("X", X.columns)
+    return X.drop(columns=column), X[column]
 
 
 def check_column_names(what: str, names: Iterable[Hashable]) -> None:

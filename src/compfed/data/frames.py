@@ -11,7 +11,7 @@ import numpy as np
 
 from compfed._utils.arrays import group_rows
 from compfed._utils.text import shapes_shown
-from compfed.data.columns import is_dataframe
+from compfed._utils.validation import is_dataframe
 from compfed.data.encoding import Encoded, encode, label_classes, propose, resolve
 from compfed.data.raw_table import RawColumn, RawTable
 from compfed.data.table_files import column_of_series, table_of_frame

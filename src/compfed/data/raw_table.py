@@ -1,4 +1,4 @@
-"""A table as it is in a file: columns of numbers or of words, missing values included. It never leaves its site."""
+"""A table as it is in a file: columns of numbers or of words, missing values included. Over a network it stays at its site."""
 
 from __future__ import annotations
 

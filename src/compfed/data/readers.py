@@ -12,6 +12,7 @@ import numpy as np
 from compfed._utils.arrays import group_rows
 from compfed._utils.text import join_names, shapes_shown
 from compfed._utils.validation import check_choice, check_dense_size, check_int
+from compfed.data.columns import check_roles
 from compfed.data.encoding import (
     AUTO,
     BLANKS,
@@ -122,6 +123,10 @@ def from_files(
     if format is not None:
         check_choice(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     chosen, dropped = None if features is None else names_of(features, "features"), names_of(drop, "drop")
+    of_schema: Any = given or Schema({})
+    check_roles(
+        label=label, site=site, weight=weight or of_schema.weight, offset=offset or of_schema.offset, drop=dropped
+    )
     files = _expand(paths, ENDINGS[format] if format else TABLE_ENDINGS)
     text = (*text_columns(given), *((site,) if site else ()))
     reading: Any = {"missing": missing, "sep": sep, "decimal": decimal, "encoding": encoding, "format": format}
@@ -240,7 +245,7 @@ def sites_of_parts(
     weights: Any = None if encoded[0].weights is None else [part.weights for part in encoded]
     labels: Any = [part.y for part in encoded]
     made = from_arrays(
-        [part.A for part in encoded], labels, names, source, row_weights=weights, columns=encoded[0].columns
+        [part.A for part in encoded], labels, names, source, sample_weight=weights, columns=encoded[0].columns
     )
     offsets: Any = None if encoded[0].offset is None else tuple(part.offset for part in encoded)
     return replace(made, schema=schema, raw=tuple(tables), offsets=offsets)
@@ -407,6 +412,7 @@ def read_site(
             raise InputError(f"there is no file {path}; correct `data` in site.toml, or put the table there.")
         agreed = None if schema is None else as_schema(schema)
         label = check_label(label, agreed)
+        check_roles(label=label, drop=drop)
         raw = read_table(path, text=text_columns(agreed), **reading)
         if agreed is None:
             used = propose([raw], label, features=features, drop=drop)

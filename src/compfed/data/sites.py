@@ -21,17 +21,16 @@ from compfed._utils.validation import (
     check_distinct_names,
     check_magnitudes,
     check_numbers,
-    check_row_weights,
     check_same_index,
+    check_sample_weight,
     check_unmasked,
+    is_dataframe,
 )
-from compfed.data.columns import as_floats, check_column_names, check_finite, is_dataframe
+from compfed.data.columns import as_floats, check_column_names, check_finite, check_roles, take_column
 from compfed.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pandas as pd
 
     from compfed.data.columns import ColumnLike, TableLike
     from compfed.data.raw_table import RawTable
@@ -61,7 +60,7 @@ class Sites:
         changes.
     source : dict
         How the data were made, for provenance.
-    row_weights : tuple of ndarray, each of shape (m_i,), or None
+    sample_weight : tuple of ndarray, each of shape (m_i,), or None
         How much each row counts within its site.
     columns : tuple of str or None
         The names of the features.
@@ -84,7 +83,7 @@ class Sites:
     names: tuple[str, ...]
     ids: tuple[int, ...]
     source: dict[str, object] = field(default_factory=dict)
-    row_weights: tuple[np.ndarray, ...] | None = None
+    sample_weight: tuple[np.ndarray, ...] | None = None
     columns: tuple[str, ...] | None = None
     offsets: tuple[np.ndarray, ...] | None = None
     schema: Schema | None = None
@@ -92,7 +91,7 @@ class Sites:
 
     def __post_init__(self) -> None:
         """Keep read-only arrays that the caller cannot change; whole numbers become floats."""
-        for name in ("features", "labels", "row_weights", "offsets"):
+        for name in ("features", "labels", "sample_weight", "offsets"):
             arrays = getattr(self, name)
             if arrays is not None:
                 object.__setattr__(self, name, tuple(readonly(integers_as_floats(a)) for a in arrays))
@@ -113,16 +112,16 @@ class Sites:
     @property
     def shares(self) -> np.ndarray:
         """m_i / sum_j m_j, or the shares of the row weights: with these p_i the loss is that of the pooled table."""
-        total = self.sizes if self.row_weights is None else np.array([w.sum() for w in self.row_weights])
+        total = self.sizes if self.sample_weight is None else np.array([w.sum() for w in self.sample_weight])
         return total / total.sum()
 
     @property
     def row_shares(self) -> list[np.ndarray]:
         """q_il: the share of each row in its site's loss, 1 / m_i unless rows are weighted."""
-        if self.row_weights is None:
+        if self.sample_weight is None:
             sizes = self.sizes
             return np.split(np.repeat(1.0 / sizes, sizes), np.cumsum(sizes)[:-1])
-        return [w / w.sum() for w in self.row_weights]
+        return [w / w.sum() for w in self.sample_weight]
 
     @cached_property
     def fingerprints(self) -> np.ndarray:
@@ -144,7 +143,7 @@ class Sites:
         """A copy with the sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-        fields = ("features", "labels", "names", "ids", "row_weights", "offsets", "raw")
+        fields = ("features", "labels", "names", "ids", "sample_weight", "offsets", "raw")
         given = {name: values for name in fields if (values := getattr(self, name)) is not None}
         moved: dict[str, Any] = {name: tuple(values[i] for i in order) for name, values in given.items()}
         return replace(self, **moved, source={**self.source, "order": [int(i) for i in order]})
@@ -165,7 +164,7 @@ def from_arrays(
     names: Sequence[str] | None = None,
     source: dict[str, object] | None = None,
     *,
-    row_weights: Iterable[ColumnLike] | None = None,
+    sample_weight: Iterable[ColumnLike] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Sites:
     """Build a federation from one feature matrix and one label vector per site.
@@ -179,7 +178,7 @@ def from_arrays(
         The names of the sites; "0", "1", ... by default.
     source : dict, optional
         How the data were made, for provenance.
-    row_weights : iterable of array-like, each of shape (m_i,), optional
+    sample_weight : iterable of array-like, each of shape (m_i,), optional
         How much each row counts within its site.
     columns : sequence of str, optional
         The names of the features.
@@ -207,7 +206,7 @@ def from_arrays(
     _check_numbers(names, X, Y)
     if columns is not None and len(columns) != X[0].shape[1]:
         raise InputError(f"got {len(columns)} names for {X[0].shape[1]} columns; give one name per column.")
-    weights = None if row_weights is None else _as_row_weights(list(row_weights), names, feature_list)
+    weights = None if sample_weight is None else _as_sample_weight(list(sample_weight), names, feature_list)
     named = None if columns is None else tuple(str(c) for c in columns)
     return Sites(X, Y, tuple(names), tuple(range(len(X))), source or {"name": "from_arrays"}, weights, named)
 
@@ -276,12 +275,12 @@ def _check_alike(names: Sequence[str], features: Sequence[np.ndarray], labels: S
             raise InputError(f"site {name!r} has {widths}; all sites need the same columns in the same order.")
 
 
-def _as_row_weights(weights: list[Any], names: list[str], features: Sequence[Any]) -> tuple[np.ndarray, ...]:
+def _as_sample_weight(weights: list[Any], names: list[str], features: Sequence[Any]) -> tuple[np.ndarray, ...]:
     if len(weights) != len(names):
         raise InputError(f"got row weights for {len(weights)} sites; there are {len(names)}.")
     checked = []
     for name, raw, x in zip(names, weights, features, strict=True):
-        _check_index(name, x, raw, "row_weights")
+        _check_index(name, x, raw, "sample_weight")
         w = as_floats(raw, f"row weights of site {name!r}")
         if w.shape != (np.shape(x)[0],):
             raise InputError(
@@ -291,7 +290,7 @@ def _as_row_weights(weights: list[Any], names: list[str], features: Sequence[Any
         if (w < 0).any() or not w.any():
             found = f"the smallest is {w.min():g}, the largest {w.max():g}. Leave out a site that should not count."
             raise InputError(f"site {name!r}: row weights must be >= 0 and not all zero; {found}")
-        check_row_weights(w, name)
+        check_sample_weight(w, name)
         checked.append(w)
     return tuple(checked)
 
@@ -301,7 +300,7 @@ def from_table(
     y: TableLike | str,
     sites: ColumnLike | str,
     *,
-    row_weights: ColumnLike | None = None,
+    sample_weight: ColumnLike | None = None,
     schema: Schema | str | Path | None = None,
 ) -> Sites:
     """Build a federation from one table and the site of each row.
@@ -314,7 +313,7 @@ def from_table(
         The labels, or the name of a column of the DataFrame X.
     sites : array-like of shape (n_rows,), or str
         The site of each row, or the name of a column of the DataFrame X. Sites are sorted by their name.
-    row_weights : array-like of shape (n_rows,), optional
+    sample_weight : array-like of shape (n_rows,), optional
         How much each row counts within its site.
     schema : "auto", Schema or path, optional
         How words and missing values of a DataFrame become numbers; without one all values must be numbers.
@@ -331,18 +330,16 @@ def from_table(
     """
     if is_dataframe(X):
         check_column_names("the table", X.columns)
-        named = [c for c in (y, sites) if isinstance(c, str)]
-        for c in named:
-            if c not in X.columns:
-                raise InputError(f"the table has no column {c!r}; it has {', '.join(map(str, X.columns))}.")
+        check_roles(**{role: c for role, c in (("y", y), ("sites", sites)) if isinstance(c, str)})
+        if isinstance(sites, str):
+            X, sites = take_column(X, "sites", sites)
         if schema is not None:
-            return _encoded_sites(X, y, sites, row_weights, schema)
-        y = X[y] if isinstance(y, str) else y
-        sites = X[sites] if isinstance(sites, str) else sites
-        X = X.drop(columns=named)
+            return _encoded_sites(X, y, sites, sample_weight, schema)
+        if isinstance(y, str):
+            X, y = take_column(X, "y", y)
     elif schema is not None:
         raise InputError(f"schema= is for a DataFrame, whose columns have names; got {type(X).__name__}.")
-    for name, given in (("y", y), ("sites", sites), ("row_weights", row_weights)):
+    for name, given in (("y", y), ("sites", sites), ("sample_weight", sample_weight)):
         check_same_index(X, given, name)
     columns = [str(c) for c in X.columns] if is_dataframe(X) else None
     features, labels = as_floats(X, "features"), as_floats(y, "labels")
@@ -351,21 +348,19 @@ def from_table(
         found = f"got shapes {features.shape}, {labels.shape} and {where.shape}"
         raise InputError(f"features must have shape (rows, columns), labels and sites one entry per row; {found}.")
     names, rows = group_rows(where)
-    weights = None if row_weights is None else as_floats(row_weights, "row weights")
+    weights = None if sample_weight is None else as_floats(sample_weight, "row weights")
     if weights is not None and weights.shape != (len(where),):
-        raise InputError(f"row_weights has shape {weights.shape}; there are {len(where)} rows: one for each.")
+        raise InputError(f"sample_weight has shape {weights.shape}; there are {len(where)} rows: one for each.")
     X, Y = ([set_readonly(a[r]) for r in rows] for a in (features, labels))
     Q = None if weights is None else [set_readonly(weights[r]) for r in rows]
-    return from_arrays(X, Y, [str(name) for name in names], {"name": "from_table"}, row_weights=Q, columns=columns)
+    return from_arrays(X, Y, [str(name) for name in names], {"name": "from_table"}, sample_weight=Q, columns=columns)
 
 
-def _encoded_sites(X: pd.DataFrame, y: Any, sites: Any, row_weights: Any, schema: Schema | str | Path) -> Sites:
+def _encoded_sites(X: Any, y: Any, sites: Any, sample_weight: Any, schema: Schema | str | Path) -> Sites:
     """`from_table` with a schema."""
     from compfed.data.frames import encode_frame
 
-    if isinstance(sites, str):
-        X, sites = X.drop(columns=sites), X[sites]
-    for name, given in (("y", y), ("sites", sites), ("row_weights", row_weights)):
+    for name, given in (("y", y), ("sites", sites), ("sample_weight", sample_weight)):
         check_same_index(X, given, name)
     where = as_site_labels("sites: the site of every row is needed", sites)
     if len(where) != len(X):
@@ -373,13 +368,13 @@ def _encoded_sites(X: pd.DataFrame, y: Any, sites: Any, row_weights: Any, schema
     found = encode_frame(X, y, where, schema, name="the table")
     names, rows = group_rows(where)
     part, named = found.encoded, [str(name) for name in names]
-    weights = part.weights if row_weights is None else as_floats(row_weights, "row weights")
+    weights = part.weights if sample_weight is None else as_floats(sample_weight, "row weights")
     if weights is not None and weights.shape != (len(where),):
-        raise InputError(f"row_weights has shape {weights.shape}; there are {len(where)} rows: one for each.")
+        raise InputError(f"sample_weight has shape {weights.shape}; there are {len(where)} rows: one for each.")
     labels: Any = part.y
     made = from_arrays(
         [part.A[r] for r in rows], [labels[r] for r in rows], named, {"name": "from_table"},
-        row_weights=None if weights is None else [weights[r] for r in rows], columns=part.columns,
+        sample_weight=None if weights is None else [weights[r] for r in rows], columns=part.columns,
     )  # fmt: skip
     offsets = None if part.offset is None else tuple(part.offset[r] for r in rows)
     raw = tuple(found.raw.take(r, name) for r, name in zip(rows, named, strict=True))

@@ -29,29 +29,31 @@ from compfed._utils.validation import (
     check_nonnegative,
     check_numbers,
     check_same_index,
+    is_dataframe,
     is_number,
 )
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
-from compfed.data.columns import is_dataframe
+from compfed.data.columns import check_roles, take_column
 from compfed.data.encoding import Encoded, encode
 from compfed.data.frames import encode_frame, encode_to_predict, labels_as_encoded
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators import table as tables
 from compfed.estimators.evaluation import Evaluation
-from compfed.estimators.programs import evaluation
 from compfed.estimators.programs import fit as programs
+from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
-from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SchemaLike, SiteOfRows, Table
+from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, run_program
+from compfed.federation.server.program import Federation, is_federation, run_program
 from compfed.federation.site.disclosure import site_intercept
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Loss
+from compfed.report.run_result import NETWORK, ONE_PROCESS
 from compfed.schema import NumericColumn, Schema
-from compfed.simulation.local_federation import Simulated
+from compfed.simulation.local_federation import Simulated, rounds_over
 from compfed.solvers.auto import check_profile_method
 from compfed.solvers.base import SearchOptions, SecondOrder
 from compfed.stopping import OUT_OF_REACH
@@ -120,15 +122,16 @@ def _sections(doc: str) -> dict[str, str]:
 
 @estimator
 class FederatedModel(BaseEstimator):
-    """Base class of the estimators: a linear model whose rows stay at their sites.
+    """Base class of the estimators: a linear model of rows that several sites hold.
 
     Parameters
     ----------
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is never penalised.
     standardize : bool, default=False
-        Whether to penalise the coefficients of standardised features (pooled mean and standard deviation, from sums over
-        the sites). `coef_` is on the original scale either way.
+        Whether to penalise coefficients in units of the pooled standard deviation, `coef_ * feature_scale_`, so that the model does
+        not depend on the units of the columns. Without an intercept the standard deviation is still about the mean, as in
+        glmnet and in ``StandardScaler(with_mean=False)``. `coef_` is on the original scale either way.
     site_weights : {"rows", "equal"}, default="rows"
         "rows": every row counts the same, as in the pooled table. "equal": every site counts the same; the mean over rows
         is then the mean over sites of each site's own mean.
@@ -257,7 +260,7 @@ class FederatedModel(BaseEstimator):
             tables.warn_of_one_site(type(self).__name__, sites)
         return self
 
-    def _fit_table(self, table: Table, given: tuple[object, ...]) -> None:
+    def _fit_table(self, table: CheckedTable, given: tuple[object, ...]) -> None:
         """Fit to a table made of the `given` arguments of fit."""
         self.fit_federation(table.federation())
 
@@ -280,7 +283,7 @@ class FederatedModel(BaseEstimator):
 
     def fit_federation(self, federation: Federation) -> Self:
         """Fit over a federation: sites in this process, or sites across a network."""
-        self._check_schema(getattr(federation, "schema", None))
+        self._check_schema(federation.schema)
         alpha = float(self.get_params(deep=False)["alpha"])
         fitted, cost = run_program(federation, programs.fit(federation, self.fit_options(), alpha))
         with self._restored_on_failure():
@@ -331,7 +334,7 @@ class FederatedModel(BaseEstimator):
             check_bool(getattr(self, name, False), f"{me}: {name}")
         search = SearchOptions(
             self.algorithm, tau, float(self.tol), max_rounds, seconds_per_round=float(self.seconds_per_round),
-            progress=progress_bar(me, quiet=0.0) if self.verbose else None,
+            progress=progress_bar(me, quiet=0.0) if self.verbose else None, rounds=rounds_over,
         )  # fmt: skip
         equal, profile = self.site_weights == "equal", self._has_site_effects(search)
         return FitOptions(
@@ -363,29 +366,30 @@ class FederatedModel(BaseEstimator):
         sample_weight: RowWeights,
         schema: SchemaLike = None,
         offset: Offset = None,
-    ) -> Table:
+    ) -> CheckedTable:
         """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
         self.fit_options()
         me = type(self).__name__
+        check_roles(**{role: c for role, c in (("y", y), ("sites", sites), ("offset", offset)) if isinstance(c, str)})
         if isinstance(sites, str):
-            X, sites = tables.take_site_column(X, sites)
+            X, sites = take_column(X, "sites", sites)
         if schema is not None:
             return self._encoded_table(X, y, sites, sample_weight, schema, offset)
         if isinstance(offset, str):
-            X, offset = tables.take_offset_column(X, offset)
+            X, offset = take_column(X, "offset", offset)
         if isinstance(y, str):
-            X, y = tables.take_label_column(X, y)
+            X, y = take_column(X, "y", y)
         tables.check_table(me, X, y, sites, sample_weight, offset)
         return self._checked_table(X, y, sites, sample_weight, offset)
 
     def _encoded_table(
         self, X: Features, y: npt.ArrayLike | str, sites: SiteOfRows, sample_weight: RowWeights, schema: SchemaLike,
         offset: Offset,
-    ) -> Table:  # fmt: skip
+    ) -> CheckedTable:  # fmt: skip
         """The table of a DataFrame with words and missing values."""
         me, classifies = type(self).__name__, self.family().classifies
         if isinstance(offset, str):
-            X, offset = tables.take_offset_column(X, offset)
+            X, offset = take_column(X, "offset", offset)
         tables.check_rows(me, X, [] if isinstance(y, str) else y, sites, sample_weight, offset)
         where = tables.site_of_rows(me, sites, len(X)) if is_dataframe(X) else None  # encode_frame refuses others
         found = encode_frame(X, y, where, cast(Any, schema), classifies=classifies, name=f"{me}: X")
@@ -416,7 +420,7 @@ class FederatedModel(BaseEstimator):
         sample_weight: RowWeights,
         offset: Offset = None,
         columns: Sequence[str] | None = None,
-    ) -> Table:
+    ) -> CheckedTable:
         """The table of features and labels that are numbers; `columns` are their names unless X has them."""
         me = type(self).__name__
         labels = tables.column_labels(X) if columns is None else columns
@@ -450,7 +454,7 @@ class FederatedModel(BaseEstimator):
         self.has_offset_ = summary.offset
         if prepared.options.site_effects and (own := site_intercepts(federation, prepared, fitted.model.x)) is not None:
             self.site_intercepts_ = own
-        schema = getattr(federation, "schema", None)
+        schema = federation.schema
         if schema is not None:
             self.schema_ = schema
         if summary.labels.classes is not None:
@@ -466,15 +470,17 @@ class FederatedModel(BaseEstimator):
         # set-up and certificate are counted before the first row of the trace: its last row has the whole cost
         spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
         self.trace_ = minimum.trace.after(**{name: n - minimum.trace[name][-1] for name, n in spent.items()})
-        if events := getattr(federation, "events", None):  # of a network: messages repeated, states lost and restored
-            self.trace_.provenance["events"] = list(events)
+        self.trace_.provenance.update(place_of(federation))
+        if federation.problems:  # of a network: messages repeated, states lost and restored
+            self.trace_.provenance["problems"] = [_problem_text(problem) for problem in federation.problems]
         self.certificate_ = fitted.certificate
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(federation.names)
         self.one_outcome_ = summary.labels.one_column
         if self.verbose:
             reached = "reached" if minimum.converged else "NOT reached"
-            sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up from each"
+            sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s)"
+            sent += f", {cost.bytes_up / 1e3:.3g} kB up from each" if place_of(federation)["place"] == NETWORK else ""
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
 
     def to_result(self) -> dict[str, Any]:
@@ -509,11 +515,11 @@ class FederatedModel(BaseEstimator):
         threshold: float = 0.5,
         seed: int = 0,
     ) -> Evaluation:
-        """Measure how well the model predicts rows that stay at their sites.
+        """Measure how well the model predicts rows that several sites hold.
 
-        The sites add sums and counts; no prediction of a row leaves. Two classes: AUC with an interval that contains it, ROC and
-        calibration curves, calibration slope and intercept, Brier score, log-loss, confusion matrix. Several classes: the
-        same without calibration. Numbers: R^2, errors, deviance explained, calibration.
+        The sites add sums and counts; over a network no prediction of a row leaves its site. Two classes: AUC with an interval
+        that contains it, ROC and calibration curves, calibration slope and intercept, Brier score, log-loss, confusion
+        matrix. Several classes: the same without calibration. Numbers: R^2, errors, deviance explained, calibration.
 
         Parameters
         ----------
@@ -551,16 +557,18 @@ class FederatedModel(BaseEstimator):
         if not is_number(threshold) or not 0 < threshold < 1:
             raise InputError(f"{me}.evaluate(threshold={threshold!r}): threshold must be a risk between 0 and 1.")
         federation = self._federation_to_score(X, y, sites, sample_weight, offset)
-        model = self._linear_model(getattr(federation, "schema", None))
+        model = self._linear_model(federation.schema)
         if cv is None:
-            program = evaluation.evaluate(federation, model, float(threshold), per_site)
+            program = scores.evaluate(federation, model, float(threshold), per_site)
         else:
             alpha = float(self.alpha_ if hasattr(self, "alpha_") else self.get_params(deep=False)["alpha"])  # pyright: ignore[reportAttributeAccessIssue]  # of a CV estimator
             seed = check_int(seed, f"{me}.evaluate: seed", 0)
-            program = evaluation.cross_evaluate(
+            program = scores.cross_evaluate(
                 federation, self._options_to_repeat(), alpha, model, cv, seed, float(threshold), per_site
             )
         (whole, each), cost = run_program(federation, program)
+        if cv is not None and hasattr(self, "alpha_"):
+            whole = replace(whole, how=f"{whole.how}; alpha was chosen on all rows, which is a little optimistic")
         named = None if each is None else dict(zip(federation.names, each, strict=True))
         return whole.with_sites(named, cost).with_classes(getattr(self, "classes_", None))
 
@@ -573,7 +581,7 @@ class FederatedModel(BaseEstimator):
         self, X: Any, y: npt.ArrayLike | None, sites: SiteOfRows, sample_weight: RowWeights, offset: Offset
     ) -> Federation:
         """The sites of rows to score: given, or made of a table."""
-        if hasattr(X, "send") or hasattr(X, "exchange"):
+        if is_federation(X):
             return X
         if isinstance(X, Sites):
             return Simulated(X)
@@ -591,7 +599,7 @@ class FederatedModel(BaseEstimator):
         )
         return table.federation()
 
-    def _linear_model(self, schema: Schema | None) -> evaluation.LinearModel:
+    def _linear_model(self, schema: Schema | None) -> scores.LinearModel:
         """The fitted model as the server programs take it; labels that a schema encoded are the numbers of its classes."""
         coef, intercept = np.atleast_2d(self.coef_).T, np.atleast_1d(np.asarray(self.intercept_, float))
         classes, names = getattr(self, "classes_", None), self._names_at_fit()
@@ -601,7 +609,7 @@ class FederatedModel(BaseEstimator):
         labels = Labels(classes, None, None if classes is not None else np.ones(len(intercept)))
         columns = None if names is None else tuple(map(str, names))
         offset = bool(getattr(self, "has_offset_", False))
-        return evaluation.LinearModel(self._unweighted_loss(labels), coef, intercept, classes, columns, offset)
+        return scores.LinearModel(self._unweighted_loss(labels), coef, intercept, classes, columns, offset)
 
     def _unweighted_loss(self, labels: Labels) -> Loss:
         """The loss of one row, without weights of classes."""
@@ -639,7 +647,7 @@ class FederatedModel(BaseEstimator):
         known = (offset,) if isinstance(offset, str) else (getattr(self, "offset_column_", None), of_schema)
         column = next((name for name in known if name is not None and name in getattr(X, "columns", ())), None)
         if isinstance(offset, str) or (offset is None and column is not None):
-            offset = tables.take_offset_column(frame, column or str(offset))[1]
+            offset = take_column(frame, "offset", column or str(offset))[1]
         if offset is None:
             raise InputError(
                 f"{me} was fitted with an offset, and a prediction needs one: give offset=..., one number per row, or offset=0 to "
@@ -672,7 +680,7 @@ class FederatedModel(BaseEstimator):
         Refuses labels and weights whose index is not that of X.
         """
         if isinstance(y, str):
-            y = tables.take_label_column(X, y)[1]
+            y = take_column(X, "y", y)[1]
         for what, given in (("y", y), ("sample_weight", sample_weight)):
             check_same_index(X, given, what)
         schema = getattr(self, "schema_", None)
@@ -703,9 +711,9 @@ class RelaxedModel(FederatedModel):
 
     Parameters
     ----------
-    penalty_factors : array of shape (n_features,) or dict, optional
-        Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others. With a schema, the name
-        of a column of words stands for all its levels, and "sex=male" for one. 0: not penalised.
+    penalty_factors : array of shape (n_features,), Series or dict, optional
+        Factor of alpha for each feature; a dict or Series from column name (or position) to factor, 1 for all others. With a
+        schema, the name of a column of words stands for all its levels, and "sex=male" for one. 0: not penalised.
         inf: left out, its coefficient is 0. glmnet rescales its factors to sum to the number of features; these are taken as
         they are.
     relax : bool, default=False
@@ -754,23 +762,37 @@ class BoundedModel(RelaxedModel):
     Parameters
     ----------
     bounds : pair or dict, optional
-        (lower, upper), each a number, an array of shape (n_features,), or None for none; or a dict from column name (or
-        position, or a column of words for all its levels) to such a pair of numbers. lower <= 0 <= upper, in the units of `coef_`,
-        also with `standardize`. With several classes they hold for the coefficients of each class.
+        (lower, upper), each a number, an array of shape (n_features,), a Series or dict by column name, or None for none; or a
+        dict from column name (or position, or a column of words for all its levels) to such a pair of numbers. lower <= 0 <= upper,
+        in the units of `coef_`, also with `standardize`. With several classes they hold for the coefficients of each class.
     """
 
     bounds: Any = None
 
 
+def place_of(federation: Federation) -> dict[str, Any]:
+    """Where the rows were, and whether sums were exact: what the result of a run says about the federation."""
+    here = isinstance(federation, InProcess)
+    return {"place": ONE_PROCESS if here else NETWORK, "exact_sums": not here or federation.exact}
+
+
+def _problem_text(problem: str | Mapping[str, Any]) -> str:
+    """A problem on the way of a run, as a sentence."""
+    if isinstance(problem, str):
+        return problem
+    where = f", site {problem['site']}" if problem["site"] else ""
+    return f"message {problem['number']}{where}: {problem['problem']}"
+
+
 def site_intercepts(federation: Any, prepared: PreparedProblem, x: np.ndarray) -> dict[str, float] | None:
     """The intercept of each site at a model of a profile, where there is no wall around the sites; None elsewhere."""
-    if not isinstance(federation, InProcess) or federation.enrolments is not None:
+    if not isinstance(federation, InProcess) or federation.walled:
         return None
     objective, centre = prepared.spec.objective, prepared.scaling.centre
     moved = float(centre @ prepared.scaling.coefficients(x)[0][:, 0])
     found = {}
     for site in federation.sites:
-        shift, finite = site_intercept(objective, site.dataset(objective), x)
+        shift, finite = site_intercept(objective, site.rows.dataset(objective), x)
         found[site.name] = shift - moved if finite else float(np.copysign(np.inf, shift))
     return found
 

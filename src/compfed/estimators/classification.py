@@ -95,9 +95,9 @@ class FederatedLogisticRegression(ClassifierMixin, BoundedModel):
         1 / n * sum_rows -log P(y | x) + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
 
     P is the logistic model for two classes and the softmax (multinomial) model for more. This is the objective of
-    sklearn.linear_model.LogisticRegression(C=1 / (n * alpha), l1_ratio=l1_ratio). A site may hold a single class. Rows stay
-    at their sites: each site adds its row count, class counts, column moments, gradients and a block of its Hessian to sums,
-    and the server sees the sums.
+    sklearn.linear_model.LogisticRegression(C=1 / (n * alpha), l1_ratio=l1_ratio). A site may hold a single class. Each
+    site adds its row count, class counts, column moments, gradients and a block of its Hessian to sums, and the server
+    sees the sums.
 
     Adding a constant to all classes of a softmax model changes no probability: intercepts have mean zero. With an even number
     of classes and l1_ratio=1 there may be many minimisers; the sparsest is given, and of two such the one of least norm.

@@ -1,4 +1,4 @@
-"""The result of `evaluate`: how well a model predicts rows that stay at their sites, as a record and a table."""
+"""The result of `evaluate`: how well a model predicts rows that several sites hold, as a record and a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CalibrationCurve:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation:
-    """How well a model predicts rows that stay at their sites. Fields that do not apply to the model are None.
+    """How well a model predicts rows that several sites hold. Fields that do not apply to the model are None.
 
     Every sum is over rows, with their weights. Where sites have a disclosure policy, counts are known to whole blocks of rows:
     what follows from them has a certain interval, and its value is the middle. The MAE is off by at most the largest error over
@@ -55,6 +55,8 @@ class Evaluation:
     kind : {"two classes", "several classes", "regression"}
     how : str
         Which model scored which rows.
+    rows : int
+        Rows that were scored, without those of weight 0.
     weight : float
         Of all rows; their number unless rows are weighted.
     classes, class_weights
@@ -82,6 +84,8 @@ class Evaluation:
         From the confusion matrix.
     intervals : dict of (float, float)
         Bounds on these, by name.
+    rounded_counts : bool
+        Whether counts are known to blocks of rows; otherwise an interval is one of ties.
     roc : RocCurve
     calibration : CalibrationCurve
     r2, rmse, mae, mean_loss : float
@@ -96,6 +100,7 @@ class Evaluation:
     kind: Literal["two classes", "several classes", "regression"]
     how: str
     weight: float
+    rows: int | None = None
     classes: tuple[Any, ...] | None = None
     class_weights: Array = None
     events: Number = None
@@ -119,6 +124,7 @@ class Evaluation:
     npv: Number = None
     accuracy: Number = None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rounded_counts: bool = False
     roc: Any = None
     calibration: Any = None
     r2: Number = None
@@ -157,7 +163,9 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and dictionaries, for JSON."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) is not None}
+        return {
+            f.name: _without_records(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) is not None
+        }
 
     def __str__(self) -> str:
         columns = {"all sites": self, **(self.per_site or {})}
@@ -169,9 +177,14 @@ class Evaluation:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """The measures that some column of the table has."""
-        yield "weight", "rows"
+        weighted = self.rows != self.weight
+        if self.rows is not None:
+            yield "rows", "rows"
+        if weighted:
+            yield "weight", "weight of the rows"
         for name, label in MEASURES.items():
             if getattr(self, name) is not None:
+                label = "weight of the events" if name == "events" and weighted else label
                 yield name, label.format(threshold=self.threshold)
 
     def plot(self, ax: Any = None) -> Figure:
@@ -196,6 +209,8 @@ HOW = {"as given": "one model on all rows; optimistic if it was fitted to them (
 
 def _shown(one: Evaluation, name: str) -> str:
     """A number, as an interval where it is not known to three digits."""
+    if name == "rows":
+        return f"{one.rows}"
     if name == "weight":
         return f"{one.weight:g}"
     if name not in one.metrics():
@@ -207,15 +222,15 @@ def _shown(one: Evaluation, name: str) -> str:
     return f"{value:.3f}" if not high - low > 0.002 else f"{low:.3f} to {high:.3f}"
 
 
-def _plain(value: Any) -> Any:
+def _without_records(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _without_records(item) for key, item in value.items()}
     if isinstance(value, Evaluation):
         return value.to_dict()
     if isinstance(value, RocCurve | CalibrationCurve):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: _without_records(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Communication):
         return {"rounds": value.rounds, "bytes_up": value.bytes_up, "bytes_down": value.bytes_down}
-    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+    return [_without_records(item) for item in value] if isinstance(value, tuple | list) else value

@@ -6,21 +6,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
 
+from compfed._utils.plain import JsonObject, plain
 from compfed._utils.text import join_names, versions
 from compfed.estimators.base import FederatedModel
 from compfed.federation.queries import LEAVES
 
 FORMAT = 1
 MOST_POINTS = 200
+FRAMING = "the enrolment, the signatures, and the names of what a message holds; no sum"  # what is no number of a query
 
 
-def result_of(model: FederatedModel, evaluation: Any = None, label: str | None = None) -> dict[str, Any]:
+def result_of(model: FederatedModel, evaluation: Any = None, label: str | None = None) -> JsonObject:
     """The result of a fit as a dict of numbers, words, lists and arrays.
 
     Parameters
@@ -59,16 +61,16 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         "parameters": {name: _parameter(value) for name, value in model.get_params(deep=False).items()},
         "label": label,
         "features": [f"feature {j}" for j in range(coef.shape[1])] if names is None else [str(name) for name in names],
-        "classes": _plain(getattr(model, "classes_", None)),
+        "classes": plain(getattr(model, "classes_", None)),
         "coef": coef,
         "intercept": np.atleast_1d(model.intercept_),
         "feature_scale": getattr(model, "feature_scale_", None),
-        "alpha": _plain(getattr(model, "alpha", None) if alpha is None else alpha),
+        "alpha": plain(getattr(model, "alpha", None) if alpha is None else alpha),
         "path": _path(model),
         "cv": _cross_validation(model),
         "certificate": _certificate(model),
         "communication": _communication(model),
-        "algorithm": _plain(getattr(model, "algorithm_", None)),
+        "algorithm": plain(getattr(model, "algorithm_", None)),
         "sites": [str(name) for name in getattr(model, "site_names_", ())],
         "schema": None if schema is None else _text(schema),
         "evaluation": evaluation_of(getattr(model, "evaluation_", None) if evaluation is None else evaluation),
@@ -77,18 +79,21 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
     trace = getattr(model, "trace_", None)
     if trace is not None:  # a model that was read from a file has none
         found["trace"] = {name: values for name, values in trace.columns.items() if values.ndim == 1}
-        found["provenance"] = {name: _plain(value) for name, value in trace.provenance.items() if name != "versions"}
+        place = {name: trace.provenance[name] for name in ("place", "exact_sums") if name in trace.provenance}
+        apart = ("versions", *place)
+        found |= place
+        found["provenance"] = {name: plain(value) for name, value in trace.provenance.items() if name not in apart}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _path(model: Any) -> dict[str, Any] | None:
+def _path(model: Any) -> JsonObject | None:
     if not hasattr(model, "coef_path_"):
         return None
     coefs = np.asarray(model.coef_path_)
     return {"alphas": model.alphas_, "coefs": coefs.reshape(len(coefs), -1, coefs.shape[-1])}
 
 
-def _cross_validation(model: Any) -> dict[str, Any] | None:
+def _cross_validation(model: Any) -> JsonObject | None:
     if not hasattr(model, "cv_loss_"):
         return None
     within = getattr(model, "alpha_one_standard_error_", np.nan)
@@ -98,26 +103,26 @@ def _cross_validation(model: Any) -> dict[str, Any] | None:
         "best": float(model.alpha_best_),
         "one_standard_error": float(within) if np.isfinite(within) else None,
         "rule": getattr(model, "rule", "best"),
-        "results": _plain(getattr(model, "cv_results_", None)),
+        "results": plain(getattr(model, "cv_results_", None)),
         "fits": getattr(model, "n_fits_", None),
         "fits_not_converged": getattr(model, "n_fits_not_converged_", None),
     }
 
 
-def _certificate(model: Any) -> dict[str, Any] | None:
+def _certificate(model: Any) -> JsonObject | None:
     certificate = getattr(model, "certificate_", None)
     if certificate is None:
         return None
     derived = ("relative", "holds", "within_reach", "claim", "words")
-    return _plain({**asdict(certificate), **{name: getattr(certificate, name) for name in derived}})
+    return plain({**asdict(certificate), **{name: getattr(certificate, name) for name in derived}})
 
 
-def _communication(model: Any) -> dict[str, Any] | None:
+def _communication(model: Any) -> JsonObject | None:
     cost = getattr(model, "communication_", None)
     return None if cost is None else communication_record(cost)
 
 
-def communication_record(cost: Any) -> dict[str, Any]:
+def communication_record(cost: Any) -> JsonObject:
     """Messages and bytes per site, and for every query what it makes leave, in words."""
     queries = [
         {
@@ -125,7 +130,7 @@ def communication_record(cost: Any) -> dict[str, Any]:
             "models": int(models),
             "bytes_down": float(down),
             "bytes_up": float(up),
-            "leaves": LEAVES.get(kind, ""),
+            "leaves": {**LEAVES, "framing": FRAMING}.get(kind, ""),
         }
         for kind, (models, down, up) in cost.by_query.items()
     ]
@@ -134,17 +139,17 @@ def communication_record(cost: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def evaluation_of(evaluation: Any) -> dict[str, Any] | None:
+def evaluation_of(evaluation: Any) -> JsonObject | None:
     """An evaluation as plain data: a dict as it is, otherwise its `to_dict()`."""
     if evaluation is None or isinstance(evaluation, Mapping):
         return evaluation if evaluation is None else dict(evaluation)
     to_dict = getattr(evaluation, "to_dict", None)
     if callable(to_dict):
-        return _thinned(_plain(to_dict()))
-    return _plain(asdict(evaluation)) if is_dataclass(evaluation) and not isinstance(evaluation, type) else None
+        return _thinned(plain(to_dict()))
+    return plain(asdict(evaluation)) if is_dataclass(evaluation) and not isinstance(evaluation, type) else None
 
 
-def _thinned(evaluation: dict[str, Any]) -> dict[str, Any]:
+def _thinned(evaluation: JsonObject) -> JsonObject:
     """With at most MOST_POINTS points of each ROC curve: as many as a figure shows."""
     found = dict(evaluation)
     if roc := found.get("roc"):
@@ -166,22 +171,9 @@ def _text(schema: Any) -> str:
 
 def _parameter(value: Any) -> Any:
     """A parameter as plain data; infinity, which JSON does not have, as a word."""
-    plain = _plain(value)
-    if isinstance(plain, dict):
-        return {name: _parameter(each) for name, each in plain.items()}
-    if isinstance(plain, list):
-        return [_parameter(each) for each in plain]
-    return str(plain) if isinstance(plain, float) and not np.isfinite(plain) else plain
-
-
-def _plain(value: Any) -> Any:
-    """A value in a form that JSON has: arrays as lists, records and other objects in words."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, Sequence):
-        return [_plain(each) for each in value]
-    return str(value)
+    found = plain(value)
+    if isinstance(found, dict):
+        return {name: _parameter(each) for name, each in found.items()}
+    if isinstance(found, list):
+        return [_parameter(each) for each in found]
+    return str(found) if isinstance(found, float) and not np.isfinite(found) else found

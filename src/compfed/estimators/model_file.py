@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.files import write_private
+from compfed._utils.plain import plain
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.schema import Schema
@@ -52,23 +53,23 @@ def save_model(model: FederatedModel, path: str | Path) -> Path:
     >>> cf.save_model(model, "my-run")  # doctest: +SKIP
     """
     path = _file(path)
-    arrays, plain = dict[str, np.ndarray](), dict[str, Any]()
+    arrays, attributes = dict[str, np.ndarray](), dict[str, Any]()
     for name, value in vars(model).items():
         if not name.endswith("_") or name.startswith("_"):
             continue
         if isinstance(value, dict) and all(isinstance(key, str) for key in value):  # cv_results_, site_intercepts_
-            plain[name] = {
+            attributes[name] = {
                 "entries": {k: each for k, each in value.items() if not _keep_array(arrays, f"{name}.{k}", each)}
             }
         elif isinstance(value, np.ndarray) and value.dtype.kind in "OU":
-            plain[name] = {"words": value.tolist(), "object": value.dtype == object}
+            attributes[name] = {"words": value.tolist(), "object": value.dtype == object}
         elif not _keep_array(arrays, name, value) and isinstance(value, (bool, int, float, str, np.generic)):
-            plain[name] = value.item() if isinstance(value, np.generic) else value
+            attributes[name] = value.item() if isinstance(value, np.generic) else value
     parameters = {name: _with_pairs(value) for name, value in model.get_params().items()}
-    facts = {"estimator": type(model).__name__, "parameters": parameters, "attributes": plain}
+    facts = {"estimator": type(model).__name__, "parameters": parameters, "attributes": attributes}
     schema = getattr(model, "schema_", None)
     facts |= {} if schema is None else {"schema": schema.to_toml()}
-    write_private(path, _tensors(arrays, json.dumps(facts, default=_plain)))
+    write_private(path, _tensors(arrays, json.dumps(facts, default=plain)))
     return path
 
 
@@ -161,11 +162,13 @@ def _with_pairs(value: Any) -> Any:
         value = dict(value.items())
     if isinstance(value, Mapping):
         return {"pairs": [[key, _with_pairs(each)] for key, each in value.items()]}
-    return value
+    return [_with_pairs(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _without_pairs(value: Any) -> Any:
-    return {key: _without_pairs(each) for key, each in value["pairs"]} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {key: _without_pairs(each) for key, each in value["pairs"]}
+    return [_without_pairs(each) for each in value] if isinstance(value, list) else value
 
 
 def _file(path: str | Path) -> Path:
@@ -183,7 +186,3 @@ def _tensors(arrays: dict[str, np.ndarray], metadata: str) -> bytes:
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of 8
     return b"".join([len(text).to_bytes(8, "little"), text, *numbers])
-
-
-def _plain(value: object) -> object:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)

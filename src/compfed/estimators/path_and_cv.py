@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -35,16 +35,17 @@ from compfed.estimators.programs.path_and_cv import (
 )
 from compfed.estimators.table import (
     UNSPECIFIED,
+    CheckedTable,
     Features,
     Offset,
     RowWeights,
     SchemaLike,
     SiteOfRows,
-    Table,
     warn_of_one_site,
 )
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
+from compfed.federation.site.in_process import InProcess
 from compfed.splits import RowSubset, given_splits
 
 # --- paths ---
@@ -244,24 +245,26 @@ class CrossValidated(FederatedModel):
     def _alpha_grid(self) -> AlphaGrid:
         return AlphaGrid(type(self).__name__, self.alphas, self.n_alphas, self.eps)
 
-    def _fit_table(self, table: Table, given: tuple[object, ...]) -> None:
+    def _fit_table(self, table: CheckedTable, given: tuple[object, ...]) -> None:
         masks = given_splits(self.cv, table.y, table.site_of_row, given)
         federation = table.federation(masks)
         splits = self._choose_alpha(federation, len(masks), stacklevel=5)
         self.fold_ = np.full(table.length, -1)  # of a row that no split tests with
         for number, split in enumerate(splits):
             for rows, site in zip(table.rows, federation.sites, strict=True):
-                self.fold_[rows[split.mask(site)]] = number
+                self.fold_[rows[split.mask(site.rows)]] = number
 
     def fit_federation(self, federation: Federation) -> Self:
         """Choose alpha and fit over a federation; `cv` is a number of folds or "leave-one-site-out"."""
-        self._check_schema(getattr(federation, "schema", None))
+        self._check_schema(federation.schema)
         with self._restored_on_failure():
             self._choose_alpha(federation, 0, stacklevel=4)
         return self
 
     def _choose_alpha(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[RowSubset]:
-        options, grid = self.fit_options(), self._alpha_grid()
+        # sites in this process answer on after a refusal, unless their sums are to be those of a network
+        recovers = isinstance(federation, InProcess) and not federation.exact
+        options, grid = self.fit_options(), replace(self._alpha_grid(), survives_refusals=recovers)
         program = cross_validate(federation, options, grid, self.cv, self.seed, self.rule, listed)
         found, cost = run_program(federation, program)
         fits = [m for path in found.paths for m in path.fits]

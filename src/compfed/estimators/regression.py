@@ -14,12 +14,12 @@ from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance, r2_score
 from sklearn.utils import Tags
 
 from compfed._utils.text import join_names, shorten
-from compfed._utils.validation import as_row_labels, check_numbers, check_unmasked, is_int
+from compfed._utils.validation import as_row_labels, check_unmasked, is_dataframe, is_int
 from compfed.data.columns import as_floats
 from compfed.errors import InputError
 from compfed.estimators.base import BoundedModel, FederatedModel, RelaxedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
-from compfed.estimators.programs.per_column import read_factors
+from compfed.estimators.programs.per_column import read_factors, read_group_weights
 from compfed.estimators.table import Features, Offset, RowWeights
 from compfed.losses import Gamma, Huber, MultiSquared, NegativeBinomial, Poisson
 from compfed.regularisers import Box, GroupL2, Nuclear
@@ -51,8 +51,8 @@ class FederatedLasso(BoundedModel, Regressor):
 
         1 / (2 n) * sum_rows (y - x @ w - b)**2 + alpha * ||w||_1
 
-    This is the objective of sklearn.linear_model.Lasso. Rows stay at their sites: each site adds its row count, column
-    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+    This is the objective of sklearn.linear_model.Lasso. Each site adds its row count, column moments, gradients and a
+    block of its Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -96,8 +96,8 @@ class FederatedElasticNet(BoundedModel, Regressor):
 
         1 / (2 n) * sum_rows (y - x @ w - b)**2 + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
 
-    This is the objective of sklearn.linear_model.ElasticNet. Rows stay at their sites: each site adds its row count, column
-    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+    This is the objective of sklearn.linear_model.ElasticNet. Each site adds its row count, column moments, gradients
+    and a block of its Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class Grouped(Family):
     """Least squares with a penalty on the norm of each group of coefficients."""
 
     groups: Any  # as the user gave them
-    group_weights: npt.ArrayLike | None
+    group_weights: npt.ArrayLike | Mapping[Any, float] | None
     factors: Any = None
     names: tuple[str, ...] = ()
     held: np.ndarray | None = None  # groups that are left out
@@ -162,13 +162,12 @@ class Grouped(Family):
                     "give X.to_numpy() to match by place."
                 )
         named = replace(self, names=names or ())
-        if self.factors is None:
+        sizes, labels = np.bincount(named.members(width)), named._group_names(width)
+        weights = read_group_weights(self.group_weights, labels, sizes, by_place=labels is None)
+        named = replace(named, group_weights=weights)
+        factors = read_factors(self.factors, labels, sizes.size, "group", by_place=labels is None)
+        if factors is None:
             return named
-        labels = named._group_names(width)
-        factors = read_factors(
-            self.factors, labels, int(named.members(width).max()) + 1, "group", by_place=labels is None
-        )
-        assert factors is not None
         return replace(named, factors=np.where(np.isinf(factors), 0.0, factors), held=np.isinf(factors))
 
     def _group_names(self, width: int) -> list[str] | None:
@@ -218,6 +217,8 @@ class Grouped(Family):
                 f"{shown} may say the group of each feature, or the features of each group. Give "
                 "[groups[name] for name in X.columns] for the first, list(groups.values()) for the second."
             )
+        if is_dataframe(given):
+            raise InputError("groups is a DataFrame. Give a list: one label per feature, or lists of features.")
         if index is not None and index not in (list(self.names), list(range(len(given)))):
             raise InputError(
                 f"groups is a Series with the index {join_names([repr(i) for i in index])}, which is not that of the columns in "
@@ -231,6 +232,10 @@ class Grouped(Family):
                 f"{shown} has both lists and single entries. Give one label per feature, or a list of features for every group, "
                 "groups of one included: [['a'], ['b', 'c']]."
             )
+        if (
+            empty := next((k for k, entry in enumerate(given) if isinstance(entry, LISTS) and not len(entry)), None)
+        ) is not None:
+            raise InputError(f"{shown}: group {empty} has no feature. Leave it out.")
         return list(given)
 
     def column_scale(self, scale, standardize):
@@ -242,13 +247,7 @@ class Grouped(Family):
 
     def penalty(self, alpha, scale, outputs):
         member = self.members(scale.size)
-        sizes = np.bincount(member)
-        weights = np.sqrt(sizes) if self.group_weights is None else check_numbers(self.group_weights, "group_weights")
-        if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
-            given = self.group_weights
-            raise InputError(f"group_weights={given!r} must be {sizes.size} finite numbers >= 0, one for each group.")
-        if self.factors is not None:
-            weights = weights * self.factors
+        weights = np.asarray(self.group_weights) * (1.0 if self.factors is None else self.factors)
         first_of = np.unique(member, return_index=True)[1]
         return GroupL2(lam=alpha, groups=member, weights=weights / scale[first_of])  # pyright: ignore[reportArgumentType]  # an array will do
 
@@ -272,8 +271,8 @@ class FederatedGroupLasso(RelaxedModel, Regressor):
 
         1 / (2 n) * sum_rows (y - x @ w - b)**2 + alpha * sum_groups weight_g * ||w_g||
 
-    w_g are the coefficients of group g. Rows stay at their sites: each site adds its row count, column moments, gradients and
-    a block of its Hessian to sums, and the server sees the sums.
+    w_g are the coefficients of group g. Each site adds its row count, column moments, gradients and a block of its
+    Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -282,8 +281,9 @@ class FederatedGroupLasso(RelaxedModel, Regressor):
     groups : list or array, optional
         One label per feature (equal labels form a group), or a list of lists of feature positions or of column names. Without
         it every feature is a group, which is the lasso.
-    group_weights : array of shape (n_groups,), optional
-        Weight of each group, in the order of the sorted labels; the square root of its size unless given.
+    group_weights : array of shape (n_groups,), Series or dict, optional
+        Weight of each group, in the order of the sorted labels; or a dict or Series from the label of a group, or from its number
+        where `groups` are lists. The square root of its size unless given.
     penalty_factors : array of shape (n_groups,) or dict, optional
         Factor of alpha for each group, in the order of `group_weights`, which it multiplies; a dict from the label of a group, or
         from its number where `groups` are lists, to factor, 1 for all others. 0: not penalised. inf: left out.
@@ -306,7 +306,7 @@ class FederatedGroupLasso(RelaxedModel, Regressor):
 
     alpha: float = first(default=1.0)
     groups: Iterable[object] | None = None
-    group_weights: npt.ArrayLike | None = None
+    group_weights: npt.ArrayLike | Mapping[Any, float] | None = None
 
     def family(self) -> Family:
         return Grouped(self.groups, self.group_weights, self.penalty_factors)
@@ -338,8 +338,8 @@ class FederatedHuber(BoundedModel, Regressor):
         h(r) = r**2 / 2 where |r| <= delta,   delta * |r| - delta**2 / 2 elsewhere
 
     A row further than `delta` from its prediction has a constant influence. sklearn's HuberRegressor estimates that unit
-    together with w; here it is given. Rows stay at their sites: each site adds its row count, column moments, gradients and a
-    block of its Hessian to sums, and the server sees the sums.
+    together with w; here it is given. Each site adds its row count, column moments, gradients and a block of its
+    Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -427,8 +427,8 @@ class FederatedPoissonRegressor(LogLink):
 
         1 / n * sum_rows (exp(z) - y * z) + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
 
-    With l1_ratio = 0 this is the objective of sklearn.linear_model.PoissonRegressor. Rows stay at their sites: each site adds
-    its row count, column moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+    With l1_ratio = 0 this is the objective of sklearn.linear_model.PoissonRegressor. Each site adds its row count,
+    column moments, gradients and a block of its Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -505,8 +505,8 @@ class FederatedNegativeBinomialRegressor(LogLink):
             + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
 
     Counts have mean m = exp(z) and variance m + m**2 / theta: more than Poisson's. `theta` is given, not estimated; it is 1 / alpha
-    of statsmodels' family NegativeBinomial(alpha), and `theta` of R's MASS. Rows stay at their sites: each site adds its row count,
-    column moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+    of statsmodels' family NegativeBinomial(alpha), and `theta` of R's MASS. Each site adds its row count, column
+    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -574,8 +574,8 @@ class FederatedGammaRegressor(LogLink):
         1 / n * sum_rows (y * exp(-z) + z) + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
 
     Amounts y > 0, such as costs or times, have mean exp(z). With l1_ratio = 0 this is the objective of
-    sklearn.linear_model.GammaRegressor. Rows stay at their sites: each site adds its row count, column moments, gradients and a
-    block of its Hessian to sums, and the server sees the sums.
+    sklearn.linear_model.GammaRegressor. Each site adds its row count, column moments, gradients and a block of its
+    Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -690,9 +690,8 @@ class FederatedMultiTaskLasso(RelaxedModel, MultiRegressor):
 
         1 / (2 n) * sum_rows ||y - W @ x - b||**2 + alpha * sum_features ||W_j||
 
-    W_j are the coefficients of feature j. This is the objective of sklearn.linear_model.MultiTaskLasso. Rows stay at their
-    sites: each site adds its row count, column moments, gradients and a block of its Hessian to sums, and the server sees the
-    sums.
+    W_j are the coefficients of feature j. This is the objective of sklearn.linear_model.MultiTaskLasso. Each site adds
+    its row count, column moments, gradients and a block of its Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
@@ -730,8 +729,8 @@ class FederatedNuclearRegressor(MultiRegressor):
 
         1 / (2 n) * sum_rows ||y - W @ x - b||**2 + alpha * ||W||_*
 
-    ||W||_* is the nuclear norm, the sum of the singular values. Rows stay at their sites: each site adds its row count, column
-    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+    ||W||_* is the nuclear norm, the sum of the singular values. Each site adds its row count, column moments, gradients
+    and a block of its Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------

@@ -54,8 +54,15 @@ def write_run(
     label: str | None = None,
 ) -> None:  # fmt: skip
     """Write the files of a fit into a folder, the model first."""
+    write_fit(model, folder, config, label)
+    write_evaluation(model, folder, evaluation, label)
+
+
+def write_fit(model: FederatedModel, folder: Path, config: Mapping[str, Any], label: str | None = None) -> None:
+    """Write everything but the evaluation and the page: a run folder that `load_model`, `predict` and `report` can read."""
     make_folder(folder)
-    for name in ("schema.toml", "evaluation.json", "trace.npz"):  # of an earlier fit; this one may have none
+    # of an earlier fit: this one may have none, or be stopped before it has
+    for name in ("schema.toml", "evaluation.json", "trace.npz", "report.html"):
         (folder / name).unlink(missing_ok=True)
     save_model(model, folder)
     write_private(folder / "config.json", json.dumps(config, indent=2, default=str).encode())
@@ -63,12 +70,21 @@ def write_run(
     if schema is not None:
         write_private(folder / "schema.toml", schema.to_toml().encode())
     write_private(folder / "coefficients.csv", coefficients_csv(model).encode())
-    if evaluation is not None:
-        write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), default=str).encode())
     with owner_only():
         with contextlib.suppress(AttributeError):  # of a model that was read from a file
             model.trace_.save(folder / "trace.npz")
-        write_result(folder, result_of(model, evaluation, label))
+        write_result(folder, result_of(model, label=label))
+
+
+def write_evaluation(
+    model: FederatedModel, folder: Path, evaluation: Evaluation | None, label: str | None = None
+) -> None:
+    """Write what an evaluation adds to a run folder, and the page; None where there is no evaluation."""
+    if evaluation is not None:
+        write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), default=str).encode())
+    with owner_only():
+        if evaluation is not None:
+            write_result(folder, result_of(model, evaluation, label))
         write_run_report(folder)
 
 

@@ -15,11 +15,12 @@ from sklearn.utils.validation import _check_sample_weight
 
 from compfed._utils.arrays import as_slice, group_rows
 from compfed._utils.text import join_names, shapes_shown
-from compfed._utils.validation import as_site_labels, check_same_index, check_unmasked, row_index
-from compfed.data.columns import WAY_OUT, as_floats, check_column_names, check_dataframe, is_dataframe
+from compfed._utils.validation import as_site_labels, check_same_index, check_unmasked, is_dataframe, row_index
+from compfed.data.columns import WAY_OUT, as_floats, check_dataframe
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError, OneSiteWarning
-from compfed.federation.site.site import Site, room_for
+from compfed.federation.site.rows import FileTable, Rows, room_for
+from compfed.federation.site.site import Site
 from compfed.problem.padded_dataset import DENSE_BYTES
 from compfed.schema import Schema
 from compfed.simulation.local_federation import Simulated
@@ -46,7 +47,7 @@ SchemaLike = Schema | str | Path | None  # "auto", a schema, or the path of one
 
 
 @dataclass(frozen=True, repr=False)
-class Table:
+class CheckedTable:
     """Rows with their labels, weights and sites. Rows of weight 0 belong to no site."""
 
     X: np.ndarray | Any  # an array, or a large csr matrix
@@ -77,11 +78,12 @@ class Table:
             weights = None if self.weights is None else self.weights[rows]
             offset = None if self.offset is None else self.offset[rows]
             masks = [(train[rows], test[rows]) for train, test in splits]
-            sites.append(Site(
-                X, self.y[rows], name=name, index=i, row_weights=weights, columns=self.columns, splits=masks, limits=None,
-                room=room_for(len(rows) / self.length), schema=self.schema, offset=offset,
-                raw=None if self.raw is None else self.raw.take(rows, name),
-            ))  # fmt: skip
+            mine = Rows(
+                X, self.y[rows], name=name, index=i, sample_weight=weights, columns=self.columns, splits=masks, offset=offset,
+                room=room_for(len(rows) / self.length),
+                file=FileTable(None if self.raw is None else self.raw.take(rows, name), self.schema),
+            )  # fmt: skip
+            sites.append(Site(mine, limits=None))
         return Simulated(sites)
 
 
@@ -135,25 +137,6 @@ def check_same_columns(name: str, X: object, fitted: Sequence[Any] | None, width
     )
 
 
-def take_site_column(X: Any, column: str) -> tuple[Any, Any]:
-    """A DataFrame without its column of sites, and that column."""
-    if column not in getattr(X, "columns", ()):
-        raise InputError(
-            f"sites={column!r} names a column, and X has none of that name. Give a DataFrame with that column, or one site per row."
-        )
-    check_column_names("X", X.columns)
-    return X.drop(columns=column), X[column]
-
-
-def take_offset_column(X: Any, column: str) -> tuple[Any, Any]:
-    """A DataFrame without its column of offsets, and that column."""
-    if column not in getattr(X, "columns", ()):
-        raise InputError(
-            f"offset={column!r} names a column, and X has none of that name. Give a DataFrame with that column, or one number per row."
-        )
-    return X.drop(columns=column), X[column]
-
-
 def as_offset(name: str, offset: Any, rows: int) -> np.ndarray:
     """An offset as one finite number per row."""
     check_unmasked(offset, f"{name}: offset")
@@ -163,16 +146,6 @@ def as_offset(name: str, offset: Any, rows: int) -> np.ndarray:
             f"{name}: offset has shape {values.shape}; it must be one finite number for each of {rows} rows."
         )
     return values
-
-
-def take_label_column(X: Any, column: str) -> tuple[Any, Any]:
-    """A DataFrame without its column of labels, and that column."""
-    if column not in getattr(X, "columns", ()):
-        raise InputError(
-            f"y={column!r} names a column, and X has none of that name. Give a DataFrame with that column, or one label per row."
-        )
-    check_column_names("X", X.columns)
-    return X.drop(columns=column), X[column]
 
 
 def refuse_missing(name: str, X: Any, columns: Sequence[str] | None, way_out: str = IMPUTE) -> None:
@@ -242,7 +215,7 @@ def site_of_rows(name: str, sites: object, length: int) -> np.ndarray:
 def make_table(
     name: str, X: Any, y: np.ndarray, sites: object, sample_weight: RowWeights, columns: Sequence[object] | None,
     offset: Offset = None,
-) -> Table:  # fmt: skip
+) -> CheckedTable:  # fmt: skip
     """The table of checked X and y; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
@@ -258,4 +231,4 @@ def make_table(
     found, rows = group_rows(where[keep])
     names = None if columns is None else tuple(map(str, columns))
     added = None if offset is None else as_offset(name, offset, length)
-    return Table(X, y, weights, tuple(map(str, found)), tuple(keep[r] for r in rows), length, names, added)
+    return CheckedTable(X, y, weights, tuple(map(str, found)), tuple(keep[r] for r in rows), length, names, added)

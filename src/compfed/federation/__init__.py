@@ -16,20 +16,19 @@ from compfed.federation.queries import (
     Lipschitz,
     LocalUpdate,
     Moments,
-    Query,
-    Refusal,
     Score,
-    SiteRefusal,
     Tabulate,
 )
+from compfed.federation.query import Query, Refusal, SiteRefusal
 from compfed.federation.server.program import Federation, Program, Request, ask, for_site, gather, run_program
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.in_process import InProcess
+from compfed.federation.site.rows import Rows
 from compfed.federation.site.site import Site
 from compfed.federation.table_one import TableOne
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Score", "Site",
+    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Rows", "Score", "Site",
     "SiteRefusal", "TableOne", "Tabulate", "ask", "for_site", "gather", "run_program",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Where bytes and messages are counted: `payload` is the bytes of the numbers in a query or a reply.
+"""What a message costs. It is counted where a message is made (`federation.server.exchange`), and read everywhere else.
 
-What rounds will cost is predicted from the shapes of their messages (`algorithms.costs`).
-Bytes on the wire are counted in `network/server.py`: the size of each answered message and of its reply, before gRPC and TLS.
+In one process it is the numbers of the queries (`payload`) and of the contributions: 8 bytes each, or 16 where they are added
+exactly, as over a network. Over a network it is the bytes of the message bodies, before gRPC and TLS (`network/server.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compfed.federation.codec import digest
 
 
 def payload(value: object, cached: set[str]) -> int:
-    """Bytes of the numbers in a query or a reply. Records in `cached` cost nothing; `cached` gains the others.
+    """Bytes of the numbers in a query. Records in `cached` cost nothing; `cached` gains the others.
 
     Numbers and arrays count; names, labels of a message and its framing do not.
     """
@@ -52,9 +52,10 @@ class Communication:
     Parameters
     ----------
     rounds : int
-        Messages to the sites, each with its replies.
+        Messages to the sites, each with its replies. The enrolment that opens a run over a network is not one of them.
     bytes_down, bytes_up : float
-        Bytes of the numbers sent to and by a site; names and framing are not counted.
+        Bytes sent to and by a site. Over a network those of the message bodies, the enrolment's included; in one process
+        those of the numbers.
     models : int
         Models whose queries were in the messages.
     by_query : mapping of str to (models, bytes down, bytes up)
@@ -92,6 +93,11 @@ class Communication:
         kinds = {kind: (models, down / n, up / n) for kind, (models, down, up) in self.by_query.items()}
         return Communication(self.rounds, self.bytes_down / n, self.bytes_up / n, self.models, kinds)
 
+    def times(self, n: int) -> Communication:
+        """The cost of n such requests, in messages that others count."""
+        kinds = {kind: (n * models, n * down, n * up) for kind, (models, down, up) in self.by_query.items() if n}
+        return Communication(self.rounds * n, n * self.bytes_down, n * self.bytes_up, n * self.models, kinds)
+
     def _with(self, other: Communication, rounds: int) -> Communication:
         kinds = {**self.by_query}
         for kind, more in other.by_query.items():
@@ -104,8 +110,3 @@ class Communication:
             self.models + other.models,
             kinds,
         )
-
-
-def query_cost(kind: str, down: float, up: float, models: int = 1, counts: bool = True) -> Communication:
-    """The cost of a query about so many models; `counts` unless it travels with another query about the same models."""
-    return Communication(0, down, up, models if counts else 0, {kind: (models, down, up)})

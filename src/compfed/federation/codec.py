@@ -29,8 +29,9 @@ from compfed import splits
 from compfed._utils.records import is_record
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation import queries, spec
+from compfed.federation import spec
 from compfed.federation.enrolment import Enrolment
+from compfed.federation.query import Weighted
 from compfed.losses import Model
 from compfed.regularisers.base import Adapted
 
@@ -53,7 +54,7 @@ RECORD_PACKAGES = (
 )  # fmt: skip
 _NOT_SENT = (Adapted,)  # holds an object of the process it was made in
 _SPECS = (
-    queries.Weighted, spec.FeatureScaling, spec.ObjectiveSpec, spec.RunSpec, splits.Fold, splits.SiteFold,
+    Weighted, spec.FeatureScaling, spec.ObjectiveSpec, spec.RunSpec, splits.Fold, splits.SiteFold,
     splits.PredefinedSplit, splits.Holdout,
 )  # fmt: skip
 
@@ -472,18 +473,15 @@ def _is_unicode(text: str) -> bool:
 def known_records() -> dict[str, type]:
     """The closed list of classes that a message may name, by `module:object`.
 
-    Queries and their replies, the specifications they hold, and the records of losses, regularisers and algorithms. A class
+    Queries, the specifications they hold, enrolments, and the records of losses, regularisers and algorithms. A class
     is listed under the module it was defined in, so that no path through an import leads to a class of another package.
     """
-    explicit = (*queries.QUERIES, *_replies(), *_SPECS)
+    from compfed.federation.queries import QUERIES
+
+    explicit = (*QUERIES, Enrolment, *_SPECS)
     ours = [cls for module in _modules() for cls in vars(module).values() if is_record(cls)]
     mine = [cls for cls in ours if any(_within(cls.__module__, package) for package in RECORD_PACKAGES)]
     return {_name(cls): cls for cls in (*explicit, *mine) if cls not in _NOT_SENT}
-
-
-def _replies() -> list[type]:
-    replies = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
-    return [*replies, queries.Refusal, Enrolment]
 
 
 def _modules() -> Iterator[ModuleType]:
@@ -502,8 +500,8 @@ def _name(thing: type | Callable[..., object]) -> str:
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
-# The records that a reply is made of: all that a server reads.
-REPLY_RECORDS = frozenset(map(_name, _replies()))
+# The only record that a server reads: the rest of a reply is words.
+REPLY_RECORDS = frozenset({_name(Enrolment)})
 
 
 def _not_ours(name: str) -> NoReturn:

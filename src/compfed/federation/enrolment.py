@@ -6,15 +6,22 @@ its numbers, and the rules that it will enforce. Everything else that the server
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from compfed._utils.text import join_names
 from compfed.errors import InputError
 from compfed.schema import Label, NumericColumn, Schema
+
+if TYPE_CHECKING:
+    from compfed.federation.query import Query
+
+T = TypeVar("T")
 
 MAX_WEIGHT_RATIO = 1000.0  # of the mean weight of a row at one site and at all others
 DWARFED_BITS = 64  # by which the numbers of one site may exceed those of all others
@@ -149,14 +156,16 @@ class Enrolment:
         return {name: int(b) for name, b in zip(names, bits, strict=True)}
 
 
-def max_hessian_columns(enrolments: Sequence[Enrolment] | None, folds: int = 0, jumps: bool = False) -> float:
+def max_hessian_columns(enrolments: Sequence[Enrolment], folds: int = 0, jumps: bool = False) -> float:
     """The number of columns on which every site gives a Hessian: of all rows, or of those that one of the folds leaves.
 
     None of a loss whose second derivative `jumps`, where a site has a rule for Hessians.
     """
     least = np.inf
-    for e in enrolments or ():
-        if jumps and e.max_hessian_share != np.inf:
+    for e in enrolments:
+        if e.max_hessian_share == np.inf:
+            continue
+        if jumps:
             return 0.0
         held_out = -(-e.buckets // folds) * (-(-e.rows // e.buckets) + 1) if folds else 0
         least = min(least, e.max_hessian_share * max(e.rows - held_out, 0))
@@ -180,8 +189,19 @@ class Agreement:
     names: tuple[str, ...]
     enrolments: tuple[Enrolment, ...]
 
+    @cached_property
+    def _kept(self) -> WeakKeyDictionary[Query, dict[object, Any]]:
+        return WeakKeyDictionary()
+
+    def once(self, query: Query, key: object, make: Callable[[], T]) -> T:
+        """What follows from a query and these enrolments, worked out once for all sites, the server and the count of bytes."""
+        known = self._kept.setdefault(query, {})
+        if key not in known:
+            known[key] = make()
+        return known[key]
+
     def check_encoded(self) -> None:
-        """Refuse sites whose encoded columns or labels differ, or that have none. `Tabulate` does without this."""
+        """Refuse sites whose encoded columns or labels differ, or that have none."""
         if self.encoded_problem:
             raise InputError(self.encoded_problem)
 
@@ -203,16 +223,25 @@ class Agreement:
         if any(e.label_shape != first.label_shape for e in self.enrolments):
             shapes = sorted({e.label_shape for e in self.enrolments})
             raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
-        self._check_magnitudes()
-        self._check_weights()
-
-    def _check_weights(self) -> None:
-        """Refuse sites of which some have offsets or row weights, and a site whose rows weigh far more than those of all others."""
-        offsets, weighted = ([getattr(e, name) for e in self.enrolments] for name in ("offset", "weighted"))
+        offsets = [e.offset for e in self.enrolments]
         if any(offsets) and not all(offsets):
             one, other = self.names[offsets.index(True)], self.names[offsets.index(False)]
-            way_out = "Name a column of offsets at every site, or at none."
+            way_out = "Name a column of offsets at every site, or at none (0 where there is nothing to add)."
             raise InputError(f"the rows of site {one!r} have an offset, those of site {other!r} have none. {way_out}")
+
+    @cached_property
+    def exact_problem(self) -> str:
+        """Why the numbers of these sites cannot be added exactly: fields are as large as the largest site needs; "" if they can."""
+        try:
+            self._check_magnitudes()
+            self._check_weights()
+        except InputError as problem:
+            return str(problem)
+        return ""
+
+    def _check_weights(self) -> None:
+        """Refuse sites of which some have row weights, and a site whose rows weigh far more than those of all others."""
+        weighted = [e.weighted for e in self.enrolments]
         if any(weighted) and not all(weighted):
             one, other = self.names[weighted.index(True)], self.names[weighted.index(False)]
             way_out = "Name a column of weights at every site, or at none."
@@ -236,7 +265,7 @@ class Agreement:
                     f"site {name!r} has numbers over 2**{DWARFED_BITS} times those of all other sites. {way_out}"
                 )
 
-    @property
+    @cached_property
     def n(self) -> int:
         """Number of sites."""
         return len(self.names)
@@ -285,7 +314,7 @@ class Agreement:
             found[j] = largest
         return np.array(found, int)
 
-    @property
+    @cached_property
     def site_bits(self) -> int:
         """The number of sites is below 2**bits."""
         return self.n.bit_length()

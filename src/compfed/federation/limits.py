@@ -18,25 +18,13 @@ from compfed._utils.validation import is_int
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.scaffnew import Random
 from compfed.errors import InputError
-from compfed.federation.queries import (
-    Describe,
-    Evaluate,
-    FinishRound,
-    HeldOut,
-    Lipschitz,
-    LocalUpdate,
-    Moments,
-    Query,
-    Score,
-    Tabulate,
-)
+from compfed.federation.query import Query
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
-from compfed.losses import Logistic, OneOutput, Softmax, WithOffset
-from compfed.losses.offset import unwrapped
+from compfed.losses import OneOutput, WithOffset
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 if TYPE_CHECKING:
-    from compfed.federation.site.site import Site
+    from compfed.federation.site.guard import Guard
 
 MAX_ROWS = 2**48
 MAX_WIDTH = 10_000_000
@@ -45,9 +33,6 @@ MAX_OUTCOMES = 10_000  # labels of a row
 MAX_NAME = 200  # characters of a class or a column
 MAX_REASON = 1_000  # characters of a refusal
 MAX_SITES = 100_000
-MAX_EDGES = 4096  # thresholds of one score
-MAX_LINES = 16  # recalibrations of one score
-MAX_THRESHOLDS = 128  # of a column in one query
 MAX_SCHEMA = 2**20  # characters of a schema in an enrolment
 MAX_NESTED = 10  # records within records
 MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
@@ -95,13 +80,13 @@ class QueryLimits:
             if type(value) is not int or value < 1:
                 raise InputError(f"QueryLimits({f.name}={value!r}): {f.name} must be a whole number >= 1.")
 
-    def reason(self, query: Query, site: Site) -> str | None:
+    def reason(self, query: Query, checks: QueryChecks) -> str | None:
         """Why a site refuses a query; None if it fits. Allocates nothing of the size that a query asks for.
 
         A query that is not of the closed list is left to the site's other refusals.
         """
         try:
-            _Checks(self, site).query(query)
+            query.check(checks)
         except InputError as problem:
             return printable(str(problem)).removesuffix(".")
         except Exception as problem:  # a field of another type than a check expects
@@ -109,75 +94,13 @@ class QueryLimits:
         return None
 
 
-class _Checks:
-    """The checks of one query at one site. Each raises `InputError`."""
+class QueryChecks:
+    """What the checks of queries (`Query.check`) share, at one site. Each raises `InputError`."""
 
-    def __init__(self, limits: QueryLimits, site: Site):
-        self.limits, self.site = limits, site
-        self.rows = len(site.labels)
-        self.most = limits.max_numbers + 2 * self.rows * (site.width + 1)
-
-    def query(self, query: Query) -> None:
-        match query:
-            case Describe():
-                _boolean("classes", query.classes)
-                self.subset(query.subset)
-            case Moments():
-                self.subset(query.subset)
-            case Lipschitz():
-                d = self.objective(query.objective)
-                _boolean("upper_bound", query.upper_bound)
-                if query.x is not None:
-                    _finite("x", query.x, (d,))
-            case Evaluate():
-                d = self.objective(query.objective)
-                models = self.models(query.x, d)
-                if query.coords is not None:
-                    self.hessian(query.coords, models, d)
-                if query.dual is not None:
-                    _floats("dual", query.dual, (models, 4))
-                    if not callable(getattr(query.objective.loss, "conjugate", None)):
-                        raise InputError(f"{type(query.objective.loss).__name__} has no conjugate; leave out dual")
-            case HeldOut():
-                d = self.objective(query.objective)
-                self.subset(query.subset, needed=True)
-                self.models(query.x, d)
-            case Score():
-                self.score(query)
-            case LocalUpdate():
-                self.run_spec(query.run_spec)
-                _integer("r", query.r, 0, MAX_ROUNDS - 1)
-                _integer("exchange", query.exchange, 0, len(query.run_spec.algorithm.exchanges) - 1)
-                self.message(query.d)
-            case FinishRound():
-                self.run_spec(query.run_spec)
-                _integer("r", query.r, 0, MAX_ROUNDS - 2)
-                self.message(query.d)
-            case Tabulate():
-                self.tabulate(query)
-
-    def tabulate(self, query: Tabulate) -> None:
-        """Columns by name, each once; a few thresholds, or levels, of each."""
-        known = self.site.table.columns
-        for names, each in ((query.numeric, query.thresholds), (query.categorical, query.levels)):
-            if type(names) is not tuple or type(each) is not tuple or len(names) != len(each):
-                raise InputError("a query names columns, and lists thresholds or levels of each")
-            if len(names) > len(known) or not all(type(name) is str for name in names) or len(set(names)) < len(names):
-                raise InputError("it names columns that the site has, each once")
-            for name in names:
-                if name not in known:
-                    raise InputError(f"the site has no column {printable(name, 60)!r}")
-        for given in query.thresholds:
-            if not isinstance(given, np.ndarray) or given.ndim != 1 or given.size > MAX_THRESHOLDS:
-                raise InputError(f"thresholds are an array of at most {MAX_THRESHOLDS} numbers")
-            _finite("thresholds", given, given.shape)
-            if (given[1:] <= given[:-1]).any():
-                raise InputError("thresholds must be sorted, each once")
-        for given in query.levels:
-            if type(given) is not tuple or len(given) > MAX_CLASSES or len(set(given)) < len(given):
-                raise InputError(f"levels are at most {MAX_CLASSES} words, each once")
-            if not all(type(level) is str and len(level) <= MAX_NAME for level in given):
-                raise InputError(f"a level is a word of at most {MAX_NAME} characters")
+    def __init__(self, limits: QueryLimits, guard: Guard):
+        self.limits, self.guard, self.site = limits, guard, guard.rows
+        self.rows = len(self.site.labels)
+        self.most = limits.max_numbers + 2 * self.rows * (self.site.width + 1)
 
     def numbers(self, count: int, what: str) -> None:
         if count > self.most:
@@ -199,7 +122,7 @@ class _Checks:
         width = self.columns(objective.columns)
         if objective.scaling is not None:
             width = self.scaling(objective.scaling, width)
-        _boolean("profile", objective.profile)
+        check_boolean("profile", objective.profile)
         if objective.profile and not isinstance(objective.loss, OneOutput):
             raise InputError("the profile of an intercept is for losses with one prediction per row")
         return self.loss(objective.loss, width)
@@ -229,10 +152,10 @@ class _Checks:
         """The number of columns after scaling."""
         if type(scaling) is not FeatureScaling:
             raise InputError(f"scaling must be a FeatureScaling; got a {type(scaling).__name__}")
-        _finite("centre", scaling.centre, (width,))
-        _finite("scale", scaling.scale, (width,))
-        _boolean("intercept", scaling.intercept)
-        _integer("outputs", scaling.outputs, 1, self.limits.max_numbers)
+        check_finite_array("centre", scaling.centre, (width,))
+        check_finite_array("scale", scaling.scale, (width,))
+        check_boolean("intercept", scaling.intercept)
+        check_integer("outputs", scaling.outputs, 1, self.limits.max_numbers)
         if not (scaling.scale > 0).all():
             raise InputError("scale must be > 0")
         return width + int(scaling.intercept)
@@ -240,7 +163,7 @@ class _Checks:
     def classes(self, classes: object) -> None:
         if classes is None:
             return
-        self.site.check_classes()  # first and always: refusals by label would give the labels away
+        self.guard.check_classes()  # first and always: refusals by label would give the labels away
         if not isinstance(classes, np.ndarray) or classes.ndim != 1 or not 1 <= classes.size <= MAX_CLASSES:
             raise InputError(f"classes must be a list of 1 to {MAX_CLASSES} words or numbers")
         words = self.site.labels.dtype.kind not in "biuf"
@@ -257,27 +180,27 @@ class _Checks:
             return
         if type(subset) not in (Fold, SiteFold, PredefinedSplit, Holdout):
             raise InputError(f"subset must be a subset of the rows; got a {type(subset).__name__}")
-        _boolean("held_out", subset.held_out)
+        check_boolean("held_out", subset.held_out)
         match subset:
             case Fold():
-                _integer("folds", subset.folds, 1, self.limits.max_folds)
-                _integer("number", subset.number, 0, subset.folds - 1)
+                check_integer("folds", subset.folds, 1, self.limits.max_folds)
+                check_integer("number", subset.number, 0, subset.folds - 1)
                 first = subset.first
                 if not isinstance(first, np.ndarray) or first.ndim != 1 or first.dtype.kind not in "iu":
                     raise InputError("first must be a list of whole numbers")
                 if not self.site.index < first.size <= MAX_SITES:
                     raise InputError(f"first has {first.size} entries; it must have one for each site")
-                _integer("first", int(first[self.site.index]), 0, MAX_ROWS)
+                check_integer("first", int(first[self.site.index]), 0, MAX_ROWS)
             case SiteFold():
-                _integer("number", subset.number, -1, MAX_SITES)
+                check_integer("number", subset.number, -1, MAX_SITES)
             case PredefinedSplit():
-                _integer("number", subset.number, 0, len(self.site.splits) - 1)
+                check_integer("number", subset.number, 0, len(self.site.splits) - 1)
             case Holdout():
                 if not isinstance(subset.share, float) or not 0 < subset.share < 1:
                     raise InputError("share must be a number between 0 and 1")
         if isinstance(subset, (Fold, Holdout)):
-            _integer("seed", subset.seed, 0, MAX_SEED - 1)
-            _boolean("by_class", subset.by_class)
+            check_integer("seed", subset.seed, 0, MAX_SEED - 1)
+            check_boolean("by_class", subset.by_class)
             if subset.by_class and self.site.labels.ndim != 1:
                 raise InputError("by_class needs one label per row")
 
@@ -285,7 +208,7 @@ class _Checks:
         """The number of models in the rows of x."""
         if not isinstance(x, np.ndarray) or x.ndim != 2 or not 1 <= len(x) <= self.limits.max_models:
             raise InputError(f"x must be an array with a model in each row, at most {self.limits.max_models} of them")
-        _finite("x", x, (len(x), d))
+        check_finite_array("x", x, (len(x), d))
         self.numbers(len(x) * max(self.rows, d), f"{len(x)} models")
         return len(x)
 
@@ -295,34 +218,6 @@ class _Checks:
         self.numbers(4 * models * w * w, f"Hessians on {w} coordinates")
         self.numbers(2 * self.rows * w, f"a Hessian on {w} coordinates")
 
-    def score(self, query: Score) -> None:
-        """One model, and thresholds that increase."""
-        d, loss = self.objective(query.objective), unwrapped(query.objective.loss)
-        if not callable(getattr(loss, "inverse_link", None)):
-            raise InputError(f"{type(loss).__name__} predicts neither a mean nor classes; Score cannot be asked for it")
-        self.subset(query.subset)
-        _finite("x", query.x, (d,))
-        outputs, by_class = getattr(loss, "outputs", 1), query.objective.classes is not None
-        if by_class != isinstance(loss, (Logistic, Softmax)):
-            raise InputError("Score takes classes with the losses Logistic and Softmax, and with no other")
-        edges, classes = query.edges, 0 if query.objective.classes is None else query.objective.classes.size
-        if by_class and classes != (2 if isinstance(loss, Logistic) else outputs):
-            raise InputError(f"{type(loss).__name__} does not fit {classes} classes")
-        if not isinstance(edges, np.ndarray) or edges.ndim != 2 or edges.shape[1] > MAX_EDGES:
-            raise InputError(f"edges must be an array with at most {MAX_EDGES} thresholds in each row")
-        _finite("edges", edges, (outputs, edges.shape[1]) if by_class else (0, 0))
-        if (np.diff(edges, axis=1) <= 0).any():
-            raise InputError("edges must increase")
-        _finite("centre", query.centre, (0,) if by_class else (outputs,))
-        lines = query.lines
-        if not isinstance(lines, np.ndarray) or lines.ndim != 2 or len(lines) > MAX_LINES:
-            raise InputError(f"lines must be an array with a pair in each row, at most {MAX_LINES} of them")
-        _finite("lines", lines, (len(lines), 2))
-        scaling = query.objective.scaling
-        if len(lines) and not (isinstance(loss, Logistic) and scaling is not None and scaling.intercept):
-            raise InputError("lines need the loss Logistic and a model with an intercept")
-        self.numbers(8 * edges.size + classes**2, f"{edges.size} thresholds")
-
     # --- a run ---
 
     def run_spec(self, run_spec: object) -> None:
@@ -331,15 +226,15 @@ class _Checks:
         d = self.objective(run_spec.objective)
         if run_spec.objective.profile:
             raise InputError("local steps know no profile of an intercept")
-        _finite("x0", run_spec.x0, (d,))
+        check_finite_array("x0", run_spec.x0, (d,))
         if run_spec.x0.dtype.name != run_spec.objective.dtype:
             raise InputError(f"x0 is of {run_spec.x0.dtype.name}; the objective is in {run_spec.objective.dtype}")
-        _integer("number", run_spec.number, 0, 2**63 - 1)
-        _integer("seed", run_spec.seed, 0, MAX_SEED - 1)
-        _integer("capacity", run_spec.capacity, 1, MAX_ROWS - 1)
-        _boolean("everyone", run_spec.everyone)
+        check_integer("number", run_spec.number, 0, 2**63 - 1)
+        check_integer("seed", run_spec.seed, 0, MAX_SEED - 1)
+        check_integer("capacity", run_spec.capacity, 1, MAX_ROWS - 1)
+        check_boolean("everyone", run_spec.everyone)
         if run_spec.batch_size is not None:
-            _integer("batch_size", run_spec.batch_size, 1, run_spec.capacity)
+            check_integer("batch_size", run_spec.batch_size, 1, run_spec.capacity)
             if not run_spec.batch_size <= self.rows <= run_spec.capacity:
                 raise InputError("batch_size must be at most the number of its rows, and capacity at least that")
             self.numbers(
@@ -354,7 +249,7 @@ class _Checks:
         steps, most = 1, self.limits.max_local_steps
         for record, name, value in _fields(algorithm):
             if name == "keep":
-                _integer(name, value, 1, d)
+                check_integer(name, value, 1, d)
             elif type(value) is int:  # numbers of steps within steps multiply
                 steps *= max(value, 1)
             elif isinstance(record, Random) and name == "p" and value * most < 1:
@@ -401,15 +296,15 @@ def _fields(record: Any, depth: int = 0) -> Iterator[tuple[Any, str, Any]]:
                 yield record, f.name, item
 
 
-def _floats(name: str, value: object, shape: tuple[int, ...]) -> None:
+def check_floats(name: str, value: object, shape: tuple[int, ...]) -> None:
     if not isinstance(value, np.ndarray) or value.dtype.name not in ("float64", "float32"):
         raise InputError(f"{name} must be an array of float64 or float32")
     if value.shape != shape:
         raise InputError(f"{name} has shape {value.shape}; expected {shape}")
 
 
-def _finite(name: str, value: Any, shape: tuple[int, ...]) -> None:
-    _floats(name, value, shape)
+def check_finite_array(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    check_floats(name, value, shape)
     if not np.isfinite(value).all():
         raise InputError(f"{name} has numbers that are NaN or infinite")
 
@@ -425,12 +320,12 @@ def _indices(name: str, value: object, below: int) -> np.ndarray:
     return value
 
 
-def _integer(name: str, value: Any, least: int, most: int) -> None:
+def check_integer(name: str, value: Any, least: int, most: int) -> None:
     if not is_int(value) or not least <= value <= most:
         shown = value if is_int(value) else f"a {type(value).__name__}"
         raise InputError(f"{name}={shown} must be a whole number from {least} to {most}")
 
 
-def _boolean(name: str, value: object) -> None:
+def check_boolean(name: str, value: object) -> None:
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} must be True or False")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import text_table
 from compfed.errors import InputError
 from compfed.federation.server.tabulation import (
@@ -30,7 +31,7 @@ SUPPRESSED = "-"
 EXACT = 1e-3  # of a standard deviation: a narrower interval is shown as one number
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of the table: the column, what is shown of it, and a cell for all rows and for every site."""
 
     column: str
@@ -100,25 +101,27 @@ class TableOne:
         try:
             import pandas as pd
         except ImportError:
-            raise InputError("to_dataframe needs pandas: pip install 'compfed[pandas]', or use to_dict().") from None
+            raise InputError(
+                "to_dataframe needs pandas: in a clone of compfed, run pip install '.[pandas]', or use to_dict()."
+            ) from None
         header, *rows = self._cells()
         return pd.DataFrame(rows, columns=["column", "", *header[2:]]).set_index(["column", ""])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The numbers of the table as plain values, for JSON."""
-        sites = {} if self.sites is None else dict(zip(self.names, map(_plain, self.sites), strict=True))
+        sites = {} if self.sites is None else dict(zip(self.names, map(_as_dict, self.sites), strict=True))
         rest = {"differences": dict(self.differences), "labels": list(self.labels), "notes": list(self.notes)}
-        return {"overall": _plain(self.overall), "sites": sites, **rest}
+        return {"overall": _as_dict(self.overall), "sites": sites, **rest}
 
     def _cells(self) -> list[list[str]]:
         sites = self.names if self.sites else ()
         rows = [[line.column, line.shown, *line.cells, line.difference] for line in self.lines(1 + len(sites))]
         return [["column", "", "overall", *sites, "SMD"], *rows]
 
-    def lines(self, tables: int) -> list[Line]:
+    def lines(self, tables: int) -> list[TableLine]:
         """The lines of the table, with a cell for all rows and for the first sites, so many in all."""
         of = (self.overall, *(self.sites or ()))[:tables]
-        found = [Line("rows", "", tuple(str(table.rows) for table in of), "")]
+        found = [TableLine("rows", "", tuple(str(table.rows) for table in of), "")]
         for name in self.overall.columns:
             columns = [table.columns[name] for table in of]
             head = f"{name} (label)" if name in self.labels else name
@@ -136,7 +139,9 @@ def standardised_difference(one: ColumnSummary, other: ColumnSummary) -> float:
     """
     if isinstance(one, NumericSummary) and isinstance(other, NumericSummary):
         apart, spread = abs(one.mean - other.mean), np.sqrt((one.sd**2 + other.sd**2) / 2)
-        return float(apart / spread) if spread > 0 else float(np.nan if np.isnan(apart) else np.inf if apart else 0.0)
+        if spread > 0 or np.isnan(spread):  # the standard deviation of one value is not known
+            return float(apart / spread)
+        return float(np.nan if np.isnan(apart) else np.inf if apart else 0.0)
     assert isinstance(one, CategoricalSummary)
     assert isinstance(other, CategoricalSummary)
     p, q = _shares(one), _shares(other)
@@ -172,27 +177,29 @@ def _shares(column: CategoricalSummary) -> np.ndarray:
 # --- cells ---
 
 
-def _column_lines(head: str, columns: Sequence[ColumnSummary], rows: Sequence[int], difference: str) -> list[Line]:
+def _column_lines(head: str, columns: Sequence[ColumnSummary], rows: Sequence[int], difference: str) -> list[TableLine]:
     first = columns[0]
     if isinstance(first, NumericSummary):
-        lines = [Line(head, "mean (SD)", _each(columns, _mean_cell), difference)]
+        lines = [TableLine(head, "mean (SD)", _each(columns, _mean_cell), difference)]
         if first.quantiles:
             qs = list(first.quantiles)
             shown = "median [Q1, Q3]" if qs == [0.25, 0.5, 0.75] else f"quantiles {', '.join(f'{q:g}' for q in qs)}"
-            lines.append(Line(head, shown, _each(columns, _quantile_cell), ""))
+            lines.append(TableLine(head, shown, _each(columns, _quantile_cell), ""))
     else:
-        lines = [Line(head, "n (%)", ("",) * len(columns), difference)]
+        lines = [TableLine(head, "n (%)", ("",) * len(columns), difference)]
         for level in first.levels:
             cells = [_count_cell(c.levels[level], n) for c, n in zip(columns, rows, strict=True)]  # pyright: ignore[reportAttributeAccessIssue]
-            lines.append(Line(head, f"  {level}", tuple(cells), ""))
+            lines.append(TableLine(head, f"  {level}", tuple(cells), ""))
         if first.others[0] > 0 or (first.others[1] > 0 and all(low == high for low, high in first.levels.values())):
-            lines.append(Line(head, "  other", tuple(
+            lines.append(TableLine(head, "  other", tuple(
                 _count_cell(c.others, n) for c, n in zip(columns, rows, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
             ), ""))  # fmt: skip
     if any(column.missing[1] > 0 for column in columns):
         cells = [_count_cell(c.missing, n) for c, n in zip(columns, rows, strict=True)]
         lines.append(
-            Line(head, "  missing" if isinstance(first, CategoricalSummary) else "missing, n (%)", tuple(cells), "")
+            TableLine(
+                head, "  missing" if isinstance(first, CategoricalSummary) else "missing, n (%)", tuple(cells), ""
+            )
         )
     return lines
 
@@ -239,14 +246,15 @@ def _rounded(value: float, sd: float) -> str:
     if not sd > 0:
         return f"{value:.6g}"
     digits = int(np.clip(2 - np.floor(np.log10(sd)), 0, 12))
-    return f"{value:.{digits}f}" if abs(value) < 1e12 else f"{value:.6g}"
+    # a quantile is found to within a thousandth of a standard deviation: no "-0.000"
+    return f"{round(value, digits) + 0.0:.{digits}f}" if abs(value) < 1e12 else f"{value:.6g}"
 
 
 def _difference_cell(value: float) -> str:
     return f"{value:.2f}" if np.isfinite(value) else SUPPRESSED if np.isnan(value) else "inf"
 
 
-def _indent(line: Line) -> str:
+def _indent(line: TableLine) -> str:
     return (
         line.column
         if not line.shown
@@ -256,7 +264,7 @@ def _indent(line: Line) -> str:
     )
 
 
-def _plain(table: TableSummary) -> dict[str, Any]:
+def _as_dict(table: TableSummary) -> JsonObject:
     columns = dict[str, Any]()
     for name, column in table.columns.items():
         columns[name] = {"missing": list(column.missing)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from compfed._utils.validation import is_number
 from compfed.data import LazySites, Sites
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
-from compfed.federation.enrolment import Enrolment
 from compfed.federation.server.agreement import agree_program
-from compfed.federation.server.program import Federation, for_site, gather, run_program
+from compfed.federation.server.program import Federation, for_site, gather, is_federation, run_program
 from compfed.federation.server.tabulation import label_columns, layout_of, summarise
 from compfed.federation.site.in_process import InProcess
+from compfed.federation.site.rows import Rows
 from compfed.federation.site.site import Site
 from compfed.federation.table_one import TableOne, largest_differences
 from compfed.schema import Label, NumericColumn, Schema
@@ -61,9 +62,9 @@ def describe(federation: Federation | Sites, *, quantiles: Sequence[float] = (0.
     """
     asked = _quantiles(quantiles)
     federation = as_federation(federation, "describe")
-    enrolments, n = enrolments_for(federation), len(federation.names)
+    enrolments, n = federation.enrolments, len(federation.names)
     layout, notes = layout_of(enrolments)
-    masked = enrolments[0].secure_sum and hasattr(federation, "exchange") and n > 1
+    masked = enrolments[0].secure_sum and n > 1
     alone = not masked and 1 < n <= MAX_COMPARED
     programs = [summarise(layout, asked)]
     programs += [for_site(i, n, summarise(layout, asked)) for i in range(n if alone else 0)]
@@ -71,9 +72,9 @@ def describe(federation: Federation | Sites, *, quantiles: Sequence[float] = (0.
     notes += [MASKED] if masked else []
     notes += [f"there are more than {MAX_COMPARED} sites: no table of single sites"] if n > MAX_COMPARED else []
     withheld = [name for name, column in overall.columns.items() if np.isnan(getattr(column, "mean", 0.0))]
-    notes += [f"a site withholds its sums, which few rows would show: {', '.join(withheld)}"] if withheld else []
+    notes += [f"a site withholds its sums, as they would show few rows: {', '.join(withheld)}"] if withheld else []
     constant = [name for name, column in overall.columns.items() if getattr(column, "sd", 1.0) == 0]
-    notes += [f"one value in all rows: {', '.join(constant)}"] if constant else []
+    notes += [f"one value in all rows that have one: {', '.join(constant)}"] if constant else []
     sites = tuple(each) if alone else (overall,) if n == 1 else None
     differences = largest_differences(each) if alone else {}
     return TableOne(federation.names, overall, sites, differences, label_columns(enrolments[0]), tuple(notes), cost)
@@ -90,16 +91,18 @@ def describe_tables(tables: Sequence[RawTable], label: str | None = None) -> Tab
     for i, table in enumerate(tables):
         columns = {name: NumericColumn() for name in table.columns if name != label}
         proposal = Schema(columns, None if label is None else Label(label))
-        sites.append(Site.to_agree(table, "has no schema.", proposal=proposal, name=table.name, index=i, limits=None))
+        rows = Rows.to_agree(table, proposal, "has no schema.", name=table.name, index=i)
+        sites.append(Site(rows, limits=None))
     if not first.columns or not all(table.rows for table in tables):
         raise InputError("a table without rows or columns has no Table 1. Leave out that file.")
-    return describe(InProcess(sites))
+    found = describe(InProcess(sites))
+    return replace(found, notes=(*(note for table in tables for note in table.notes), *found.notes))
 
 
 def agree_schema(federation: Federation | Sites) -> Schema:
     """A schema that all sites of a federation agree on (`Schema.agree`)."""
     federation = as_federation(federation, "Schema.agree")
-    program = agree_program(federation.names, enrolments_for(federation))
+    program = agree_program(federation.names, federation.enrolments)
     return run_program(federation, program)[0]
 
 
@@ -107,17 +110,12 @@ def as_federation(federation: Any, what: str) -> Federation:
     """The federation of sites in this process, or as it is given."""
     if isinstance(federation, Sites):
         return InProcess(federation)
-    if isinstance(federation, LazySites) or not (hasattr(federation, "send") or hasattr(federation, "exchange")):
+    if isinstance(federation, LazySites) or not is_federation(federation):
         raise InputError(
             f"{what} takes Sites (cf.data.from_files, ...), an InProcess, or what cf.network.connect returns; got "
             f"{type(federation).__name__}."
         )
     return federation
-
-
-def enrolments_for(federation: Any) -> tuple[Enrolment, ...]:
-    """The enrolments of the sites, wall or not."""
-    return federation.enrolled if hasattr(federation, "enrolled") else federation.enrolments
 
 
 def _quantiles(given: Any) -> tuple[float, ...]:

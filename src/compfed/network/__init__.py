@@ -1,4 +1,4 @@
-"""A federation across a network, carried by Flower: `pip install 'compfed[flower]'`. Nothing else here needs it.
+"""A federation across a network, carried by Flower (extra `flower`). Nothing else here needs it.
 
     import compfed as cf
 

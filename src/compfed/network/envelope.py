@@ -15,19 +15,21 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation.accounting import payload
 from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, to_bytes, unpack
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import LARGEST_LIFT, LIFT, Query, Weighted
+from compfed.federation.queries import QUERIES
+from compfed.federation.query import LARGEST_LIFT, LIFT, Query, Weighted
 from compfed.network.keys import PrivateKey, PublicKey, Roster
 
 PROTOCOL = 4
@@ -109,6 +111,9 @@ def read_body(body: bytes, accepts: Collection[str], records: Cached) -> Body:
     found = Body(*(fields[name] for name in Body._fields))
     if not all(type(weighted) is Weighted for weighted in found.queries):
         raise InputError("a message whose queries have no weighting.")
+    for query in (*found.again, *(weighted.query for weighted in found.queries)):
+        if type(query) not in QUERIES:
+            raise InputError(f"a message with {type(query).__name__}, which is not a query it knows.")
     for weighted in found.queries:
         if type(weighted.weighting) is not str or weighted.weighting not in ("rows", "sites", "once", "given"):
             raise InputError("a message with a weighting that is unknown.")
@@ -124,14 +129,14 @@ def read_body(body: bytes, accepts: Collection[str], records: Cached) -> Body:
 # --- replies ---
 
 
-def reply_bytes(fields: dict[str, Any], key: PrivateKey) -> bytes:
+def reply_bytes(fields: JsonObject, key: PrivateKey) -> bytes:
     """A signed reply."""
     body = to_bytes(pack(fields))
     signature = key.sign(SIGNED + body, SIGNATURE)
     return REPLY + len(signature).to_bytes(2, "little") + signature + body
 
 
-def read_reply(data: bytes, key: PublicKey | None) -> dict[str, Any]:
+def read_reply(data: bytes, key: PublicKey | None) -> JsonObject:
     """The fields of a reply; raises `InputError` unless it is signed with this key. None: it was checked before."""
     _check_protocol(data, REPLY)
     start = len(REPLY) + 2
@@ -167,7 +172,7 @@ def _check_protocol(data: bytes, kind: bytes) -> None:
         raise InputError(f"a message of {line!r} {way_out}")
 
 
-def _checked(fields: object, kinds: dict[str, type]) -> dict[str, Any]:
+def _checked(fields: object, kinds: dict[str, type]) -> JsonObject:
     if not isinstance(fields, dict):
         raise InputError("a message without fields.")
     for name, kind in kinds.items():

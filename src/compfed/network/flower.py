@@ -58,7 +58,7 @@ TESTED = ("1.41", "1.42")  # `flwr>=1.41,<1.43` in pyproject.toml; tests/network
 if not package_version.startswith(tuple(f"{version}." for version in TESTED)):
     raise InputError(
         f"flwr {package_version} is installed; compfed's network was tested with flwr {' and '.join(TESTED)}. "
-        "Install the tested range: pip install 'compfed[flower]'."
+        f"Install one of these: pip install 'flwr=={TESTED[-1]}.*'."
     )
 
 LARGEST = 2**27  # bytes of one response that is read, and of one request that the SuperLink takes

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from compfed._utils.files import write_private
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import text_table
 from compfed.errors import InputError
 from compfed.estimators.model_file import save_model
@@ -147,7 +148,7 @@ def _evaluate(model: FederatedModel, federation: RemoteFederation) -> Evaluation
         return None
 
 
-def _check_config(folder: Path, config: dict[str, Any]) -> None:
+def _check_config(folder: Path, config: JsonObject) -> None:
     """Raise an error that names the setting which differs from the one that the run began with."""
     try:
         began = json.loads((folder / "config.json").read_text())
@@ -227,7 +228,7 @@ class Display:
             self.out.flush()
 
 
-def happening(state: dict[str, Any]) -> str:
+def happening(state: JsonObject) -> str:
     """The state of a run in one sentence."""
     if state["link"]:
         return f"Waiting for the SuperLink: {state['link']}."
@@ -241,7 +242,7 @@ def happening(state: dict[str, Any]) -> str:
     return words + (f"; not connected: {', '.join(absent)}." if absent else ".")
 
 
-def site_table(state: dict[str, Any], sites: tuple[str, ...]) -> str:
+def site_table(state: JsonObject, sites: tuple[str, ...]) -> str:
     """A line per site: whether it is connected, when its last reply came, and whether one is awaited."""
     rows, now = [], time.time()
     for name in sites:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from compfed._utils.files import append_line, locked, make_folder, write_private
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
@@ -51,8 +52,10 @@ class WriteAheadLog:
         self.sites, self.path = dict(sites), None if folder is None else folder / NAME
         self.run = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         self.tables: dict[str, str] = {}  # keyed hash of each site's table, once it is pinned
-        self.messages: dict[int, dict[str, Any]] = {}
-        self._pending: tuple[int, Mapping[int, str], Replies] | None = None  # complete, not accepted by the program yet
+        self.messages: dict[int, JsonObject] = {}
+        self._pending: tuple[int, Mapping[int, str], Replies, tuple[int, int]] | None = (
+            None  # complete, not accepted by the program yet
+        )
         self._last, self._size, self._begun = "", 0, False
         if self.path is not None and self.path.exists():
             self._read()
@@ -75,7 +78,7 @@ class WriteAheadLog:
         if self._size < len(data):
             os.truncate(self.path, self._size)
 
-    def _begin(self, entry: dict[str, Any]) -> None:
+    def _begin(self, entry: JsonObject) -> None:
         changed = set(entry["sites"].items()) ^ set(self.sites.items())
         if changed:
             names = ", ".join(sorted({name for name, _ in changed}))
@@ -83,8 +86,8 @@ class WriteAheadLog:
             raise InputError(f"{self.path} holds run {entry['run']} of other sites or keys ({names}). {way_out}")
         self.run, self._begun = entry["run"], True
 
-    def replies(self, number: int, hashes: Mapping[int, str]) -> Replies | None:
-        """The replies to a message that is in the log; other queries under its number are refused.
+    def replies(self, number: int, hashes: Mapping[int, str]) -> tuple[Replies, tuple[int, int]] | None:
+        """The replies to a message that is in the log, and its bytes down and up; other queries under its number are refused.
 
         `hashes` has the `query_hash` of the queries to each site, by the number of the site.
         """
@@ -95,28 +98,31 @@ class WriteAheadLog:
             rule = "A run is resumed with the settings that it was started with, and the same version of compfed"
             wrong = f"{self.path} holds a run whose message {number} had other queries"
             raise InputError(f"{wrong}. {rule}; give another folder for a new run.")
-        return {int(i): unpack(from_bytes(base64.b64decode(data))) for i, data in entry["replies"].items()}
+        replies = {int(i): unpack(from_bytes(base64.b64decode(data))) for i, data in entry["replies"].items()}
+        down, up = entry["bytes"]
+        return replies, (down, up)
 
-    def stage(self, number: int, hashes: Mapping[int, str], replies: Replies) -> None:
+    def stage(self, number: int, hashes: Mapping[int, str], replies: Replies, size: tuple[int, int]) -> None:
         """Keep the replies to a message until the program sends the next one, which means that it accepted them.
 
         The first replies describe columns and classes. The program raises an error where the sites differ there, and the
         log gets no line: once that is corrected, the run can be started again in the same folder.
         """
-        self._pending = number, hashes, replies
+        self._pending = number, hashes, replies, size
 
     def commit(self) -> None:
         """Write the staged message."""
         if self._pending is not None and self.path is not None:
-            number, hashes, replies = self._pending
+            number, hashes, replies, size = self._pending
             if not self._begun:
                 self._append({"run": self.run, "sites": self.sites})
                 self._begun = True
             data = {str(i): base64.b64encode(to_bytes(pack(each))).decode() for i, each in replies.items()}
-            self._append({"number": number, "queries": dict(hashes), "tables": self.tables, "replies": data})
+            entry = {"number": number, "queries": dict(hashes), "tables": self.tables, "bytes": size, "replies": data}
+            self._append(entry)
         self._pending = None
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: JsonObject) -> None:
         """Append a line, which is on the disk when this returns; after an error nothing of it is there."""
         assert self.path is not None
         text = json.dumps(entry).encode()
@@ -145,9 +151,9 @@ class RunLog:
 
     def __init__(self, folder: Path | None, sites: Sequence[str]):
         self.folder, self.sites = folder, tuple(sites)
-        self.problems: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
+        self.problems: deque[JsonObject] = deque(maxlen=LINES_KEPT)
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # for a display: complete messages and problems, in words
-        self.state: dict[str, Any] = {
+        self.state: JsonObject = {
             "state": "starting", "message": 0, "queries": [], "waiting": {}, "connected": None, "link": "", "last": {}
         }  # fmt: skip
         self._began, self._down, self._up = 0.0, 0, 0  # of the current message: time, and bytes
@@ -204,7 +210,7 @@ class RunLog:
             content = {**self.state, "pid": os.getpid(), "updated": round(time.time(), 3)}
             write_private(self.folder / "status.json", json.dumps(content, indent=1).encode(), flush=flush)
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, entry: JsonObject) -> None:
         if self.folder is not None:
             append_line(self.folder / "log.jsonl", json.dumps({"time": round(time.time(), 3), **entry}).encode())
 
@@ -216,8 +222,7 @@ class RunLog:
 def run_lock(folder: Path) -> Iterator[None]:
     """One process per run folder, for as long as it lives."""
     make_folder(folder)
-    found = {path.name for path in folder.iterdir()}
-    if found and not found & {"lock", "status.json"}:
+    if any(folder.iterdir()) and not has_run(folder):
         raise InputError(f"{folder} holds other files. Give a new folder for the run (--out).")
     with contextlib.ExitStack() as stack:
         try:
@@ -229,6 +234,11 @@ def run_lock(folder: Path) -> Iterator[None]:
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
         os.ftruncate(handle, 0)
+
+
+def has_run(folder: Path) -> bool:
+    """Whether a process runs in a folder, or did."""
+    return any((folder / name).exists() for name in ("lock", "status.json"))
 
 
 def read_status(folder: Path) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """A federation whose sites are behind a network. Messages are numbered and resent until every reply is there.
 
-The first message of a run asks every site to enrol; sums follow (`federation.server.exact`). A message is complete when every
+The first message of a run asks every site to enrol; sums follow (`federation.adding`). A message is complete when every
 site that it went to has replied, to exactly these queries and with its own signature; then, and not before, the next one
 leaves. A site replies to a repeated message with the same numbers, so resending is safe. Where sums are masked, the words of a
 single site mean nothing.
@@ -10,30 +10,30 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload
+from compfed.federation.adding import Exactly
 from compfed.federation.codec import digest
-from compfed.federation.contributions import word_count
-from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import FinishRound, LocalUpdate, Query, Weighted
+from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.queries import FinishRound, LocalUpdate
+from compfed.federation.query import Query, Weighted
 from compfed.federation.server.agreement import common_schema
-from compfed.federation.server.exact import ExactSums
-from compfed.federation.server.program import Request, Sums
-from compfed.federation.server.replies import enrolment_fault
+from compfed.federation.server.arrivals import enrolment_fault, words_fault
+from compfed.federation.server.exchange import Carried, MessageExchange
+from compfed.federation.server.program import Request, Summed
 from compfed.network.envelope import (
     ENROL,
     Body,
@@ -91,7 +91,7 @@ class RemoteFederation:
     Raises
     ------
     NoReply
-        From `send`, where a site gave no usable reply in the time and number of attempts of `retry`.
+        From `exchange`, where a site gave no usable reply in the time and number of attempts of `retry`.
 
     Examples
     --------
@@ -105,17 +105,19 @@ class RemoteFederation:
         self, link: FlowerLink, roster: Roster, *, folder: Path | None = None, retry: RetryPolicy | None = None
     ):
         self.link, self.roster, self.retry = link, dict(roster), retry or RetryPolicy()
-        self.names = tuple(self.roster)
         self.log = WriteAheadLog(folder, {name: fingerprint(key) for name, key in roster.items()})
-        self.run_log = RunLog(folder, self.names)
-        self.cached: set[str] = set()  # counts bytes; what each site has is in `_sites`
-        self.numbers = itertools.count()  # of the runs of local-update methods: the same when a run is resumed
+        self.run_log = RunLog(folder, tuple(self.roster))
         self.number = 0
         self._signed_enrolments: tuple[np.ndarray, ...] = ()
         self._last_sum = ""
+        self._bytes = 0, 0  # down and up, of the message bodies since the last count
         self._displays = contextlib.ExitStack()
         self._sites: defaultdict[int, _SiteState] = defaultdict(_SiteState)
         self._stateful: dict[str, bool] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.roster)
 
     def __enter__(self) -> RemoteFederation:
         return self
@@ -141,13 +143,17 @@ class RemoteFederation:
         self._displays.close()
 
     @property
-    def problems(self) -> list[dict[str, Any]]:
+    def problems(self) -> list[JsonObject]:
         """The last thousand problems of the run: time, number of the message, site, and the problem in words."""
         return list(self.run_log.problems)
 
-    @cached_property
+    @property
     def enrolments(self) -> tuple[Enrolment, ...]:
         """The facts of every site, from the first message of the run."""
+        return self._enrolments
+
+    @cached_property
+    def _enrolments(self) -> tuple[Enrolment, ...]:
         replies = self._complete(dict.fromkeys(range(len(self.names)), ()))
         self._signed_enrolments = tuple(data for i in sorted(replies) for data in replies[i])
         header = Header(self.log.run, 1, 0, 0, self.names, ENROL)
@@ -168,32 +174,38 @@ class RemoteFederation:
         return common_schema(self.names, self.enrolments)
 
     @cached_property
-    def _exact_sums(self) -> ExactSums:
-        masked = self.enrolments[0].secure_sum
-        return ExactSums(self.names, self.enrolments, self._send, self.cached, masked)
+    def messages(self) -> MessageExchange:
+        """How messages are exchanged with these sites, and what they cost."""
+        agreement = Agreement(self.names, self.enrolments)
+        return MessageExchange(agreement, Exactly(), self._carry, masked=self.enrolments[0].secure_sum)
 
-    def exchange(self, requests: Sequence[Request]) -> tuple[Sums, Communication]:
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
         """Send one message to every site that is asked something; return the exact sums, and what they cost."""
-        return self._exact_sums.exchange(requests)
+        return self.messages(requests)
 
-    def _send(self, messages: Mapping[int, tuple[Weighted, ...]]) -> dict[int, np.ndarray]:
-        """Send one message to each site named and return the words of each."""
+    def _carry(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Carried:
+        """Send one message to each site named and return the words of each, and the bytes of the bodies."""
         replies = self._complete(messages)
         words = {i: np.asarray(replies[i][0]) for i in replies}
         self._last_sum = hashlib.sha256(b"".join(words[i].tobytes() for i in sorted(words))).hexdigest()
-        if self._exact_sums.masked:
+        if self.messages.masked:
             self._last_sum = hashlib.sha256(reduce(exact_sum.add, words.values()).tobytes()).hexdigest()
-        return words
+        down, up = self._bytes  # those of the enrolment are counted with the first message that asks something
+        self._bytes = (0, 0)
+        return Carried(words, down / len(self.names), up / len(self.names))
 
     def _complete(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Replies:
         """The replies to a message: from the log where it has them, otherwise from the sites."""
         self.log.commit()  # the program asks for more: it accepted the last replies
         self.number += 1
         hashes = {i: query_hash(asked) for i, asked in messages.items()}
-        replies = self.log.replies(self.number, hashes)
-        if replies is None:
-            replies = _Exchange(self, dict(messages), hashes).replies()
-            self.log.stage(self.number, hashes, replies)
+        found = self.log.replies(self.number, hashes)
+        if found is None:
+            sending = _Sending(self, dict(messages), hashes)
+            found = sending.replies(), sending.bytes
+            self.log.stage(self.number, hashes, *found)
+        replies, (down, up) = found
+        self._bytes = self._bytes[0] + down, self._bytes[1] + up
         for i, asked in messages.items():
             self._learn(i, asked)
         return replies
@@ -234,13 +246,14 @@ class _Awaited:
     trouble: str = ""
 
 
-class _Exchange:
+class _Sending:
     """One message to each of some sites, repeated until all of them have replied."""
 
     def __init__(self, remote: RemoteFederation, queries: dict[int, tuple[Weighted, ...]], hashes: dict[int, str]):
         self.remote, self.retry = remote, remote.retry
         self.awaited = {i: _Awaited(i, remote.names[i], asked, hashes[i]) for i, asked in queries.items()}
         self.found: Replies = {}
+        self.bytes = 0, 0  # of the message bodies, down and up, repetitions included
         self.connected: dict[str, str] | None = None
         self.checked = 0.0
         self.link_down_since: float | None = None
@@ -295,6 +308,7 @@ class _Exchange:
             site.sent, site.at, site.size = sent.get(site.name, ""), time.monotonic(), len(data)
             site.signed_in = connected[site.name]
             site.attempts += 1
+            self.bytes = self.bytes[0] + len(data), self.bytes[1]
             if not site.sent:
                 self._trouble(site, "the SuperLink took no message for it", self.retry.pause)
 
@@ -349,6 +363,7 @@ class _Exchange:
                 self._trouble(site, reply.problem)
                 self.connected = None
             else:
+                self.bytes = self.bytes[0], self.bytes[1] + len(reply.data)
                 self._read(site, reply.data)
 
     def _read(self, site: _Awaited, data: bytes) -> None:
@@ -387,7 +402,7 @@ class _Exchange:
                 seconds=round(seconds, 3), sha256_up=hashlib.sha256(data).hexdigest(),
             )  # fmt: skip
 
-    def _check(self, site: _Awaited, fields: dict[str, Any]) -> None:
+    def _check(self, site: _Awaited, fields: JsonObject) -> None:
         """Raise an error unless this is a usable reply of this site to this message, from the same table."""
         remote, kind = self.remote, fields["kind"]
         if kind not in ("words" if site.queries else "enrolled", "refused", "failed", "lost"):
@@ -410,18 +425,16 @@ class _Exchange:
             if wrong is not None:
                 raise InputError(f"its reply cannot be used: {wrong}")
 
-    def _fault(self, site: _Awaited, fields: dict[str, Any]) -> str | None:
+    def _fault(self, site: _Awaited, fields: JsonObject) -> str | None:
         """What is wrong with an enrolment, or with the words of a reply; None if nothing is."""
         if not site.queries:
             key = fields.get("session_key")
             if not isinstance(key, np.ndarray) or key.dtype != np.uint8 or key.shape != (32,):
                 return "its session key is not one of 32 bytes"
             return enrolment_fault(fields.get("enrolment"))
-        words, agreement = fields.get("words"), self.remote._exact_sums.agreement
-        count = exact_sum.FRAME + sum(word_count(weighted, agreement) for weighted in site.queries)
-        if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.shape != (count, 2):
-            return f"it is not an array of {count} words of 128 bits"
-        return None
+        agreement = self.remote.messages.agreement
+        count = exact_sum.FRAME + sum(weighted.layout(agreement).words for weighted in site.queries)
+        return words_fault(fields.get("words"), count)
 
     def _unusable(self, site: _Awaited, reason: str) -> None:
         site.unusable, reason = site.unusable + 1, printable(reason)

@@ -18,10 +18,10 @@ import numpy as np
 from compfed._utils import files
 from compfed.errors import InputError
 from compfed.federation import exact_sum, secure_sum
-from compfed.federation.contributions import row_subset
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import FinishRound, LocalUpdate, Weighted
-from compfed.federation.server.replies import enrolment_fault
+from compfed.federation.queries import FinishRound, LocalUpdate
+from compfed.federation.query import Weighted
+from compfed.federation.server.arrivals import enrolment_fault
 from compfed.network.envelope import NEW_RUN, Header, read_enrolment
 from compfed.network.keys import Roster
 from compfed.network.roster import MIN_MASKED
@@ -112,10 +112,7 @@ def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
     query = weighted.query
     if weighted.weighting == "given":
         return "a factor that the server chooses would show it one site's part"
-    trained = getattr(
-        getattr(query, "objective", None), "subset", None
-    )  # the intercept of a site is that of these rows
-    for subset in (row_subset(query), trained):
+    for subset in query.subsets:
         if (problem := _subset_under_masks(subset, agreement)) is not None:
             return problem
     if isinstance(query, (LocalUpdate, FinishRound)) and not query.run_spec.everyone:

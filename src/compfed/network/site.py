@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,17 +41,20 @@ import numpy as np
 import compfed
 from compfed._utils import files
 from compfed._utils.compilation import precision
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import printable
 from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation import secure_sum
+from compfed.federation.adding import Exactly
 from compfed.federation.codec import NotCached, digest, from_bytes, named, pack, to_bytes, unnamed, unpack
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import FinishRound, LocalUpdate, Query, Refusal, Weighted
-from compfed.federation.server.replies import fault
-from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.queries import FinishRound, LocalUpdate
+from compfed.federation.query import Query, Refusal, Weighted
+from compfed.federation.site.disclosure import Charge, DisclosurePolicy
 from compfed.federation.site.ledger import Ledger, Roster
-from compfed.federation.site.site import RUNS_KEPT, Site, StateLost
+from compfed.federation.site.memory import RUNS_KEPT, ClientMemory, StateLost
+from compfed.federation.site.site import Site
 from compfed.network import keys
 from compfed.network.envelope import (
     NEW_RUN,
@@ -105,12 +108,9 @@ class SiteService:
             stamp = found.st_mtime_ns, found.st_size, found.st_ino
         if self._site is None or stamp != self._stamp:
             site, ledger = self.settings.site(), self.ledger()
-            columns = site.columns or tuple(map(str, range(site.width)))
-            site.models, site.hessian_columns = (
-                ledger.models,
-                {columns.index(c) for c in ledger.hessian_columns if c in columns},
-            )
-            site.scored_models = ledger.scored_models
+            columns = site.rows.columns or tuple(map(str, range(site.rows.width)))
+            charged = frozenset(columns.index(c) for c in ledger.hessian_columns if c in columns)
+            site.guard.charged = Charge(ledger.models, ledger.scored_models, charged)
             self._site, self._table, self._stamp = site, table_hash(site, self.key), stamp
         return self._site
 
@@ -171,11 +171,11 @@ class SiteService:
             with contextlib.suppress(OSError):
                 files.write_checked(self.settings.state / OVERDUE, json.dumps(mark).encode())
 
-    def _signed(self, header: Header, kind: str, content: dict[str, Any]) -> bytes:
+    def _signed(self, header: Header, kind: str, content: JsonObject) -> bytes:
         facts = {"run": header.run, "number": header.number, "queries": header.queries, "table": self._table}
         return reply_bytes({**facts, "site": self.settings.name, "kind": kind, **content}, self.key)
 
-    def _content(self, header: Header, data: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    def _content(self, header: Header, data: bytes) -> tuple[str, JsonObject, JsonObject]:
         """The kind and content of the reply to a message, on disk before they leave; and facts for the log."""
         kept, site = self._run_files(header.run), self.open()
         pinned = self._pinned(header, kept)
@@ -190,8 +190,8 @@ class SiteService:
             kept.pin(pinned)
             return "enrolled", content, {"queries": {"Enrol": 1}, "repeated": False}
         session, agreement, masks = self._join(header, kept, site, body)
-        site.index = site.number = header.place
-        site.join(agreement)
+        site.rows.index = site.rows.number = header.place
+        site.guard.join(agreement)
         kept.pin(pinned)  # a site that lost its state has forgotten this too
         done = kept.read(header.number)
         if done is not None and done.queries != header.queries:
@@ -202,8 +202,7 @@ class SiteService:
             if masks is not None and header.number != last + 1:
                 after = f"the last message that this site answered is {last}"
                 raise InputError(f"message {header.number} of run {header.run} cannot be answered: {after}. {NEW_RUN}")
-            replies, states = self._replies(header, kept, site, body)
-            words = site.framed_words(body.queries, replies, agreement)
+            words, states = self._words(header, kept, site, body, agreement)
             words = words if masks is None else masked(words, masks, header)
             done = ReplyFile(header.queries, words, states)
             self._record(header, site, body.queries, words.nbytes)  # first: what is kept is sent without another look
@@ -213,7 +212,7 @@ class SiteService:
             replace(session, last=header.number).write(kept.session, flush=False)
         return "words", {"words": done.words}, {"queries": query_counts(body.queries), "repeated": repeated}
 
-    def _enrol(self, header: Header, kept: RunFiles, site: Site) -> dict[str, Any]:
+    def _enrol(self, header: Header, kept: RunFiles, site: Site) -> JsonObject:
         """The enrolment of this site in a run, and the public half of a key for its session."""
         if header.number != 1:
             raise InputError(f"message {header.number} asks this site to enrol; the first message of a run does.")
@@ -238,7 +237,7 @@ class SiteService:
             check_roster(header, keys_of_sites)
         text = json.dumps(header.names) if keys_of_sites is None else roster_fingerprint(keys_of_sites)
         ledger = self._ledger = self.settings.ledger()  # read again: `compfed site allow` may have written to it
-        hashes = ledger.row_hashes(*site.rows_as_read())
+        hashes = ledger.row_hashes(*site.rows.as_read())
         policy = self.settings.disclosure if self.settings.enforce else DisclosurePolicy(min_rows=1)
         ledger.open_run(header.run, Roster(text, header.names), hashes, policy)
 
@@ -279,37 +278,31 @@ class SiteService:
                 raise InputError(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
         return session, self._agreed[1], self._agreed[2]
 
-    def _replies(self, header: Header, kept: RunFiles, site: Site, body: Body) -> tuple[tuple[Any, ...], ClientStates]:
-        """The replies to the queries of a message, and the client states after it. A refusal ends the run."""
+    def _words(
+        self, header: Header, kept: RunFiles, site: Site, body: Body, agreement: Agreement
+    ) -> tuple[np.ndarray, ClientStates]:
+        """The words of the replies to a message, and the client states after it. A refusal ends the run."""
         before = kept.read(header.after) if header.after > 1 else ReplyFile("", np.empty((0, 2), np.uint64), {})
         if before is None:
             raise StateLost(f"It has no state after message {header.after} of this run.")
-        queries = tuple(weighted.query for weighted in body.queries)
-        restore(site, (*body.again, *queries), before.states)
+        restore(site.memory, (*body.again, *(weighted.query for weighted in body.queries)), before.states)
         refused = next((reply for reply in site.reply(body.again) if isinstance(reply, Refusal)), None)
         if refused is not None:  # other replies are known, and not sent
             raise InputError(f"a round could not be done again: {refused.reason}")
-        replies = site.reply(queries)
-        refused = next((reply for reply in replies if isinstance(reply, Refusal)), None)
-        if refused is not None:
-            raise InputError(refused.reason)
-        if (
-            wrong := fault(queries, replies, weighted=site.weighted)
-        ) is not None:  # not kept: computed again once mended
-            raise InputError(f"it computed a reply that cannot be used: {wrong}.")
-        return replies, client_states(site, before.states)
+        words = Exactly().encode(body.queries, site.contributions(body.queries, agreement), agreement)
+        return words, client_states(site.memory, before.states)
 
     def _record(self, header: Header, site: Site, queries: Sequence[Weighted], size: int) -> None:
         """Write into the ledger what leaves."""
         ledger = self.ledger()
-        columns = site.columns or tuple(map(str, range(site.width)))
+        columns = site.rows.columns or tuple(map(str, range(site.rows.width)))
         ledger.record(
             header.run,
             query_counts(queries),
-            site.models - ledger.models,
+            site.guard.charged.models - ledger.models,
             size,
-            [columns[j] for j in site.hessian_columns],
-            site.scored_models - ledger.scored_models,
+            [columns[j] for j in site.guard.charged.hessian_columns],
+            site.guard.charged.scored_models - ledger.scored_models,
         )
 
     def _run_files(self, run: str) -> RunFiles:
@@ -318,7 +311,7 @@ class SiteService:
         self._files.records.forget_new()
         return self._files
 
-    def _pinned(self, header: Header, kept: RunFiles) -> dict[str, Any]:
+    def _pinned(self, header: Header, kept: RunFiles) -> JsonObject:
         """The facts that the run began with; a message for another table, or another place among the sites, is refused."""
         name = header.names[header.place]
         if name != self.settings.name:
@@ -335,19 +328,19 @@ class SiteService:
 
     # --- the log ---
 
-    def _log(self, line: dict[str, Any]) -> None:
+    def _log(self, line: JsonObject) -> None:
         path = self.settings.state / LOG
         if path.exists() and path.stat().st_size > LONGEST_LOG:
             os.rename(path, path.with_name(f"log-{time.time_ns()}.jsonl"))  # older logs are never removed here
         files.append_line(path, json.dumps({"time": round(time.time(), 3), **line}).encode(), flush=True)
 
-    def _log_anyhow(self, line: dict[str, Any]) -> None:
+    def _log_anyhow(self, line: JsonObject) -> None:
         """Log a line for which no reply leaves: a full disk does not matter then."""
         with contextlib.suppress(OSError):
             self._log(line)
 
 
-def _where(problem: BaseException) -> dict[str, Any]:
+def _where(problem: BaseException) -> JsonObject:
     """Where an exception came from: its type and the places in the code, without its text."""
     frames = traceback.extract_tb(problem.__traceback__)
     return {"failed": type(problem).__name__, "at": [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]}
@@ -390,7 +383,7 @@ class RunFiles:
         """The file of the session."""
         return self.folder / "session"
 
-    def pin(self, facts: dict[str, Any]) -> None:
+    def pin(self, facts: JsonObject) -> None:
         """Write down the facts that the run begins with."""
         if not (self.folder / "run.json").exists():
             self._make_room(0)
@@ -479,23 +472,21 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def restore(site: Site, queries: Sequence[Query], kept: ClientStates) -> None:
+def restore(memory: ClientMemory, queries: Sequence[Query], kept: ClientStates) -> None:
     """Give a site the client states of the runs whose rounds these queries are about."""
-    site.memories.clear()
+    memory.states.clear()
     rounds = [query for query in queries if isinstance(query, (LocalUpdate, FinishRound))]
     for name, run_spec in {digest(query.run_spec): query.run_spec for query in rounds}.items():
         if name in kept:
             pending, arrays = kept[name]
             with precision(np.dtype(run_spec.objective.dtype)):
                 like = run_spec.algorithm.init(jnp.asarray(run_spec.x0))[1]
-                site.remember(run_spec, jax.tree.map(jnp.asarray, unnamed(arrays, like)), pending)
+                memory.remember(run_spec, jax.tree.map(jnp.asarray, unnamed(arrays, like)), pending)
 
 
-def client_states(site: Site, kept: ClientStates) -> ClientStates:
+def client_states(memory: ClientMemory, kept: ClientStates) -> ClientStates:
     """The client states after a message: new ones of the runs that it was about, and the others as they were."""
-    new = {
-        name: (memory.pending, named(memory.c)) for name, memory in site.memories.items() if jax.tree.leaves(memory.c)
-    }
+    new = {name: (state.pending, named(state.c)) for name, state in memory.states.items() if jax.tree.leaves(state.c)}
     together = {**{name: old for name, old in kept.items() if name not in new}, **new}
     return dict(list(together.items())[-RUNS_KEPT:])
 
@@ -664,7 +655,7 @@ def run_site(path: Path) -> int:
     with alone(settings):
         SAY(disclosure_text(settings))
         try:
-            rows = len(node.service.open().labels)  # rows that cannot be used are better found now than in a round
+            rows = len(node.service.open().rows.labels)  # rows that cannot be used are better found now than in a round
         except TableError as problem:  # values of rows may be shown by `check`, and never in the log of a service
             wrong = f"the rows cannot be used: {problem.public_reason}"
             raise InputError(f"{wrong} `compfed site check` shows where.") from None

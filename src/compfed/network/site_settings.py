@@ -30,6 +30,7 @@ from compfed.federation.limits import QueryLimits
 from compfed.federation.queries import LEAVES
 from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
 from compfed.federation.site.ledger import Ledger
+from compfed.federation.site.rows import FileTable, Rows
 from compfed.federation.site.site import Site
 from compfed.network import keys
 from compfed.network.roster import ASK, check_masked, check_member, read_roster, roster_fingerprint
@@ -57,7 +58,7 @@ WEAKER = {
 
 
 @dataclass(frozen=True)
-class Budget:
+class SiteBudget:
     """Limits of a site on one message and on one run, beside `QueryLimits`.
 
     Parameters
@@ -100,7 +101,7 @@ class SiteSettings:
         What the site refuses to reveal. Its `accepts` are those above.
     limits : QueryLimits, optional
         Limits on one message and on each query in it.
-    budget : Budget, optional
+    budget : SiteBudget, optional
         Limits on time and disk space.
     roster : path
         The roster.txt of the operator: the sites whose totals this site takes part in.
@@ -132,7 +133,7 @@ class SiteSettings:
     accepts: list[str] = field(default_factory=list)
     disclosure: DisclosurePolicy = field(default_factory=DisclosurePolicy)
     limits: QueryLimits = field(default_factory=QueryLimits)
-    budget: Budget = field(default_factory=Budget)
+    budget: SiteBudget = field(default_factory=SiteBudget)
     roster: Path = Path("roster.txt")
     secure_sum: bool = True
     table: str = ""
@@ -165,7 +166,7 @@ class SiteSettings:
             path.parent.absolute() / check_text(places[name], f"{path}: {name}")
             for name in ("data", "state", "ca", "key", "roster")
         )
-        names = [f.name for kind in (QueryLimits, Budget) for f in fields(kind)]
+        names = [f.name for kind in (QueryLimits, SiteBudget) for f in fields(kind)]
         limits = check_table(given.get("limits", {}), names, f"{path}, [limits]")
         accepts, disclosure = _names(path, "accepts", given["accepts"]), given.get("disclosure", {})
         enforce = disclosure.pop("enforce", True) if isinstance(disclosure, dict) else True
@@ -176,7 +177,7 @@ class SiteSettings:
             state, str(network["superlink"]), ca, key,
             _names(path, "features", given["features"]) if "features" in given else None,
             _names(path, "drop", given["drop"]), accepts, _disclosure(path, disclosure, accepts),
-            read_numbers(QueryLimits, limits, path), read_numbers(Budget, limits, path),
+            read_numbers(QueryLimits, limits, path), read_numbers(SiteBudget, limits, path),
             roster, check_bool(given["secure_sum"], f"{path}: secure_sum"), _table_name(path, given.get("table", data.stem)),
             None if days is None else check_int(days, f"{path}: retention_days", 1),
             check_bool(enforce, f"{path}: enforce"),
@@ -197,11 +198,13 @@ class SiteSettings:
         part = found.encoded
         assert part.y is not None
         try:
-            return Site(
-                part.A, part.y, name=self.name, index=0, columns=part.columns, row_weights=part.weights, **options,
-                offset=part.offset, raw=used_columns(found.raw, found.schema), schema=None if found.automatic else found.schema,
-                proposal=found.schema, schema_agreed=not found.automatic,
+            given = None if found.automatic else found.schema
+            file = FileTable(used_columns(found.raw, found.schema), given, found.schema, agreed=given is not None)
+            rows = Rows(
+                part.A, part.y, name=self.name, index=0, columns=part.columns, sample_weight=part.weights, offset=part.offset,
+                file=file,
             )  # fmt: skip
+            return Site(rows, **options)
         except InputError as problem:  # its text may hold a number of the rows
             raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
 
@@ -220,7 +223,7 @@ class SiteSettings:
             raise problem
         proposal = numeric_schema(names, self.label if isinstance(self.label, str) else labels)
         reason = f"cannot encode its table without a schema: {problem.public_reason.partition('.')[0]}. {AGREE}"
-        return Site.to_agree(used_columns(raw, proposal), reason, proposal=proposal, name=self.name, index=0, **options)
+        return Site(Rows.to_agree(used_columns(raw, proposal), proposal, reason, name=self.name, index=0), **options)
 
     def read_table(self) -> SiteTable:
         """The table of the site, its schema, and its rows encoded."""
@@ -270,19 +273,21 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
 
     The secret is derived from the identity key: it survives the loss of the state.
     """
-    A, y = site.features, site.labels
+    A, y = site.rows.features, site.rows.labels
     made = hmac.new(
         derived_secret(key, "compfed/table/1"),
-        repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(),
+        repr((site.rows.columns or (), A.shape, y.shape, y.dtype.str)).encode(),
         hashlib.sha256,
     )
-    for values in (A, y, site.row_weights, site.offset):
+    for values in (A, y, site.rows.weights, site.rows.offset):
         if values is not None:
             made.update(np.ascontiguousarray(values).tobytes())
-    for name, column in () if site.raw is None else site.raw.columns.items():  # not encoded yet: no features
+    for name, column in (
+        () if site.rows.file.raw is None else site.rows.file.raw.columns.items()
+    ):  # not encoded yet: no features
         made.update(repr((name, column.is_numeric)).encode())
         made.update(column.values.tobytes() if column.is_numeric else repr(column.values.tolist()).encode())
-    made.update(b"" if site.schema is None else site.schema.to_toml().encode())
+    made.update(b"" if site.rows.file.schema is None else site.rows.file.schema.to_toml().encode())
     return made.hexdigest()
 
 
@@ -378,7 +383,7 @@ def disclosure_text(settings: SiteSettings) -> str:
     seen = "The operator sees this site's own sums over rows (secure_sum = false)."
     if settings.secure_sum:
         seen = (
-            "The operator sees only totals over all sites of the roster: what this site adds to them is masked, and stays so "
+            "The operator receives only totals over all sites of the roster: what this site adds to them is masked, and stays so "
             "unless all other sites work together with the operator."
         )
     folds = (
@@ -389,8 +394,8 @@ def disclosure_text(settings: SiteSettings) -> str:
     lines = [
         f"Site {settings.name!r}: the rows of {settings.data} stay here. {seen} {folds} A model that rests on {few} is "
         f"refused. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs "
-        "here. This does not stop an operator who evaluates models of their own choice in place of the fit that was agreed: "
-        "`compfed site ledger` shows how many models a run evaluated.",
+        "here. This does not stop an operator who evaluates models of their own choice in place of the fit that was agreed: enough "
+        "sums tell rows, masked or not. `compfed site ledger` shows how many models a run evaluated.",
         "",
         f"Known of this site alone: {ENROLMENT}.",
         "As totals over all sites the operator can ask for:" if settings.secure_sum else "The operator can ask for:",
@@ -445,29 +450,35 @@ def _check_state(settings: SiteSettings, problems: list[str]) -> None:
 
 def _check_table(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
     site = settings.site(bytes(32))  # any secret: how many buckets there are does not depend on it
-    rows, least, label = len(site.labels), settings.disclosure.min_rows, settings.label
-    if label is None and site.schema is not None and site.schema.label is not None:
-        label = site.schema.label.column
-    say(f"{settings.data}: {rows} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
-    for note in () if site.raw is None else site.raw.notes:
+    rows, least, label = len(site.rows.labels), settings.disclosure.min_rows, settings.label
+    if label is None and site.rows.file.schema is not None and site.rows.file.schema.label is not None:
+        label = site.rows.file.schema.label.column
+    say(
+        f"{settings.data}: {rows} rows, {site.rows.width} columns: {join_names(list(site.rows.columns or ()), most=12)}."
+    )
+    for note in () if site.rows.file.raw is None else site.rows.file.raw.notes:
         say(f"NOTE     {note}")
     for line in table_lines(site):
         say(f"  {line}")
-    if site.not_encoded:
-        say(f"NOTE     this site {site.not_encoded} Until then it answers nothing but Tabulate.")
+    if site.rows.file.not_encoded:
+        say(f"NOTE     this site {site.rows.file.not_encoded} Until then it answers nothing but Tabulate.")
         if settings.enforce and rows < least:
             problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
         return
     for what in ("weight", "offset"):
-        if (column := getattr(site.schema, what, None)) is not None:
+        if (column := getattr(site.rows.file.schema, what, None)) is not None:
             say(f"Column {column!r} is the {what} of each row, no feature.")
-    values, counts = np.unique(site.labels, return_counts=True)
-    classes = site.schema.label.classes if site.schema is not None and site.schema.label is not None else None
+    values, counts = np.unique(site.rows.labels, return_counts=True)
+    classes = (
+        site.rows.file.schema.label.classes
+        if site.rows.file.schema is not None and site.rows.file.schema.label is not None
+        else None
+    )
     values = values if classes is None else [classes[int(code)] for code in values]
-    if site.labels.ndim == 1 and len(values) <= 20:
+    if site.rows.labels.ndim == 1 and len(values) <= 20:
         listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
         say(f"Label {label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
-        if settings.enforce and (rare := rare_class(site, settings.disclosure)) is not None:
+        if settings.enforce and (rare := rare_class(site.guard, settings.disclosure)) is not None:
             say(f"NOTE     a classifier would be refused: {rare}.")
     else:
         say(f"Label {label!r}: numbers, for a regression.")
@@ -476,14 +487,16 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
     if rows < least:
         problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
         return
-    say(f"Its rows make {site.buckets} buckets of at least {least} rows: a cross-validation can have so many folds.")
-    problems += [f"every query would be refused: {problem}." for problem in site.table_problems]
+    say(
+        f"Its rows make {site.rows.buckets} buckets of at least {least} rows: a cross-validation can have so many folds."
+    )
+    problems += [f"every query would be refused: {problem}." for problem in site.guard.table_problems]
 
 
 def table_lines(site: Site) -> list[str]:
     """How the columns of the file are read, a line for each: numbers or words, levels, missing values. For the site alone."""
     lines = []
-    for name, column in site.table.columns.items():
+    for name, column in site.rows.table.columns.items():
         missing = int(column.missing.sum())
         words = column.words()[~column.missing]
         levels = sorted_levels(set(words.tolist())) if not column.is_numeric else []

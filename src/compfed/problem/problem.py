@@ -19,7 +19,7 @@ from compfed.data import LazySites, Sites, lazy_sites
 from compfed.errors import InputError
 from compfed.losses import Loss
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
-from compfed.problem.evaluation import client_gradients, curvatures, gradients, objectives_and_mappings
+from compfed.problem.local_loss import client_gradients, curvatures, gradients, objectives_and_mappings
 from compfed.problem.padded_dataset import PaddedDataset, check_finite, pad_clients, pad_sites
 from compfed.problem_spec import ProblemSpec, check_lipschitz, check_loss, check_regulariser, check_site_weights
 from compfed.regularisers import Regulariser, from_object
@@ -253,7 +253,7 @@ class LazyProblem(_WithRows):
 
     def _accept(self, sites: object) -> LazySites:
         if isinstance(sites, Sites):
-            if sites.row_weights is not None:
+            if sites.sample_weight is not None:
                 raise InputError("a LazyProblem has no row weights; use a Problem, or leave them out.")
             if sites.ids != tuple(range(len(sites))):
                 raise InputError("a LazyProblem numbers clients 0..n-1 in their order; these sites were permuted.")

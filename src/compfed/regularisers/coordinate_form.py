@@ -94,6 +94,8 @@ class CoordinateForm(NamedTuple):
 
     def norms(self, v: np.ndarray) -> np.ndarray:
         """||v_(group k)|| of each group."""
+        if not self.group_weight.size:
+            return self.group_weight
         return group_norms(v, self.group, len(self.group_weight))
 
     def _per_coefficient(self, per_group: np.ndarray, otherwise: float) -> np.ndarray:

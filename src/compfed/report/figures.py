@@ -25,7 +25,7 @@ Place = Literal["upper right", "lower left", "lower right", "center right"]
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One curve: a label and one trace per seed. `style` picks colour and dash, so that a method has one style in all figures."""
 
     label: str
@@ -41,7 +41,7 @@ class Panel:
     """One set of axes."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[Curve]
     x: str = "round"
     y: str = "optimality"
     floor: float = FLOOR  # smaller values are rounding and are drawn here
@@ -146,7 +146,7 @@ def plot_convergence(runs: Any, x: str = "round", y: str | None = None, *, ax: A
         for trace in every:
             trace[column]  # raises an error with the columns that there are
     log = y != "objective"
-    lines = [Line(name, traces, i, dots=len(traces[0]) < 15) for i, (name, traces) in enumerate(named.items())]
+    lines = [Curve(name, traces, i, dots=len(traces[0]) < 15) for i, (name, traces) in enumerate(named.items())]
     with styled():
         figure, ax = figure_and_axes(ax, COLUMN * 1.3 if len(lines) <= MOST_INSIDE else PAGE, 3.2)
         draw_panel(Panel("", lines, x=x, y=y, log=log), ax)

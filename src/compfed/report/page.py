@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 from compfed._utils.files import write_text
+from compfed._utils.plain import Record
 from compfed.errors import InputError
 from compfed.report import html
 from compfed.report.plots import Part, Plot, bokeh_script, figure_html, plot_data
@@ -59,7 +60,7 @@ def write_report(run: Any, out: str | Path | None = None) -> Path:
     >>> model = cf.FederatedLasso(alpha=1.0).fit(table.X, table.y, sites=table.sites)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = cf.write_report(model, f"{folder}/diabetes.html").read_text(encoding="utf-8")
-    >>> "No row left its site." in page
+    >>> "Rehearsal: all rows were in this process." in page
     True
     """
     if isinstance(run, (str, Path)):
@@ -74,7 +75,7 @@ def write_report(run: Any, out: str | Path | None = None) -> Path:
     return target
 
 
-def _record(run: Any) -> Mapping[str, Any]:
+def _record(run: Any) -> Record:
     to_result = getattr(run, "to_result", None)
     if not callable(to_result):
         raise InputError(
@@ -93,7 +94,7 @@ def write_run_report(folder: Path) -> Path | None:
         return None
 
 
-def page_text(record: Mapping[str, Any], folder: Path | None = None) -> str:
+def page_text(record: Record, folder: Path | None = None) -> str:
     """The page of a record; `folder` has the figures that a record refers to."""
     page = contents(record, folder)
     script = bokeh_script()
@@ -101,7 +102,7 @@ def page_text(record: Mapping[str, Any], folder: Path | None = None) -> str:
     live = script is not None and bool(plots)
     inside = "".join(_part(part, live) for part in page.parts)
     if plots and (not live or not all(plot.static for plot in plots)):
-        install = "Some figures are missing: bokeh or matplotlib is not installed. Run: pip install 'compfed[report]'"
+        install = "Some figures are missing: bokeh or matplotlib is not installed. In a clone of compfed, run: pip install '.[report]'"
         inside = html.paragraph(install, "note") + inside
         print(install, file=sys.stderr)
     scripts, hashes = "", ["'none'"]

@@ -4,9 +4,11 @@
     FOLDER/result.npz    arrays of more than 64 numbers; result.json has {"npz": name} in their place
 
 Every record has `kind` and `created`. All other fields are optional: a report leaves out what is missing.
+`place` is "one process" where the rows of all sites were in one process (a rehearsal), and "network" otherwise; `exact_sums` says
+whether sums were exact, as over a network, or in double precision.
 
 kind "fit" (`compfed.estimators.export.result_of`)
-    estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha,
+    place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha,
     path {alphas, coefs (alphas, outputs, features)},
     cv {alphas, losses (alphas, splits), best, one_standard_error, rule},
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},
@@ -18,7 +20,7 @@ kind "fit" (`compfed.estimators.export.result_of`)
 kind "methods" (`compare_methods`)
     problem, unit, results {method: ...}, runs {group: {method: {column: array}}}
 kind "sites" (`compare_local_federated`)
-    models, features, sites, coefficients (features, models), scale, scores, own, notes, communication
+    place, exact_sums, models, features, sites, coefficients (features, models), scale, scores, own, notes, communication
 kind "paper" (`compfed reproduce`)
     title, lead, claims, figures [{file, caption}], runs, settings
 """
@@ -35,15 +37,17 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.files import atomic_path, write_text
+from compfed._utils.plain import JsonObject, Record
 from compfed.errors import InputError
 
 NAME = "result.json"
 ARRAYS = "result.npz"
+ONE_PROCESS, NETWORK = "one process", "network"  # where the rows of a run were
 MOST_INLINE = 64  # numbers of an array that are written into the JSON
 KINDS = ("fit", "methods", "sites", "paper")
 
 
-def write_result(folder: str | Path, result: Mapping[str, Any]) -> Path:
+def write_result(folder: str | Path, result: Record) -> Path:
     """Write a record into a run folder, which is made if it is missing; return the path of result.json."""
     target, arrays = Path(folder), dict[str, np.ndarray]()
     target.mkdir(parents=True, exist_ok=True)
@@ -72,7 +76,7 @@ def _without_arrays(value: Any, place: str, arrays: dict[str, np.ndarray]) -> An
     return str(value)
 
 
-def read_result(run: str | Path) -> dict[str, Any]:
+def read_result(run: str | Path) -> JsonObject:
     """Read the record of a run folder, or of a result.json.
 
     Raises

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compfed._utils.plain import JsonObject, Record
 from compfed._utils.text import join_names, short, shorten
 from compfed.report import html, words
 from compfed.report.coefficient_figures import (
@@ -23,8 +24,9 @@ from compfed.report.coefficient_figures import (
     plot_cv,
     plot_path,
 )  # fmt: skip
-from compfed.report.figures import FLOOR, Line, Panel, draw_panel
+from compfed.report.figures import FLOOR, Curve, Panel, draw_panel
 from compfed.report.plots import Part, Plot, Series, static_svg, thinned
+from compfed.report.run_result import NETWORK
 from compfed.report.style import AXES, BLACK, BLUE, DASHES, GREY, PALE, blank
 from compfed.trace import Trace
 
@@ -54,7 +56,7 @@ class Page:
     footer: str = ""
 
 
-def contents(record: Mapping[str, Any], folder: Path | None) -> Page:
+def contents(record: Record, folder: Path | None) -> Page:
     """The contents of a page."""
     makers = {"fit": fit_page, "methods": methods_page, "sites": sites_page, "paper": paper_page}
     page = makers[record["kind"]](record, folder)
@@ -67,27 +69,27 @@ def contents(record: Mapping[str, Any], folder: Path | None) -> Page:
 # --- a fit ---
 
 
-def fit_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+def fit_page(record: Record, folder: Path | None) -> Page:
     """The result of a fit."""
     cards = [html.card("Which variables?", words.variables(record))]
     if good := words.goodness(record):
         cards.append(html.card("How good?", good))
     if (sure := words.certainty(record)) is not None:
         cards.append(html.card("How sure?", sure[0], "good" if sure[1] else "bad"))
-    if moved := words.traffic(record):
-        cards.append(html.card("What left the sites?", moved))
+    if (moved := words.traffic(record)) is not None:
+        cards.append(html.card(*moved))
     parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
     parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
     parts += [_traffic_section(record), _provenance(record)]
     return Page(words.fit_title(record), words.fit_lead(record), parts)
 
 
-def _model(record: Mapping[str, Any]) -> Any:
+def _model(record: Record) -> Any:
     """The record with the attribute names of a fitted estimator, which the figures read."""
     coef = np.atleast_2d(np.asarray(record["coef"], float))
     scale = record.get("feature_scale")
     classes = record.get("classes")
-    found: dict[str, Any] = {"coef_": coef, "feature_names_in_": list(map(str, record["features"]))}
+    found: JsonObject = {"coef_": coef, "feature_names_in_": list(map(str, record["features"]))}
     if scale is not None:
         found["feature_scale_"] = np.asarray(scale, float)
     if classes is not None and len(classes) == len(coef):
@@ -101,7 +103,7 @@ def _model(record: Mapping[str, Any]) -> Any:
     return SimpleNamespace(**found)
 
 
-def _coefficient_parts(record: Mapping[str, Any]) -> list[Part]:
+def _coefficient_parts(record: Record) -> list[Part]:
     model = _model(record)
     found = coefficients_of(model)
     static = static_svg(lambda: plot_coefficients(model), "coefficients")
@@ -152,7 +154,7 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
     )  # fmt: skip
 
 
-def _coefficient_table(record: Mapping[str, Any]) -> str:
+def _coefficient_table(record: Record) -> str:
     """Coefficients that are not zero, and the names of those that are."""
     coef = np.atleast_2d(np.asarray(record["coef"], float))
     names = [str(name) for name in record["features"]]
@@ -182,7 +184,7 @@ def _coefficient_table(record: Mapping[str, Any]) -> str:
     return text
 
 
-def _path_parts(record: Mapping[str, Any]) -> list[Part]:
+def _path_parts(record: Record) -> list[Part]:
     if not record.get("cv") and not record.get("path"):
         return []
     model, parts = _model(record), list[Part]()
@@ -194,7 +196,7 @@ def _path_parts(record: Mapping[str, Any]) -> list[Part]:
     return parts
 
 
-def _choice_words(record: Mapping[str, Any]) -> str:
+def _choice_words(record: Record) -> str:
     cv = record.get("cv")
     if not cv:
         return "The coefficients at many strengths of the penalty (alpha)."
@@ -293,7 +295,7 @@ def path_plot(model: Any) -> Plot:
     )  # fmt: skip
 
 
-def _fit_convergence(record: Mapping[str, Any]) -> list[Part]:
+def _fit_convergence(record: Record) -> list[Part]:
     """How the fit converged; a single row needs no figure."""
     trace = {name: _floats(values) for name, values in record.get("trace", {}).items()}
     certificate = record.get("certificate") or {}
@@ -315,7 +317,7 @@ def _fit_convergence(record: Mapping[str, Any]) -> list[Part]:
 
 def convergence_plot(
     key: str,
-    runs: Mapping[str, Mapping[str, Any]],
+    runs: Mapping[str, Record],
     caption: str,
     tol: float | None = None,
     styles: Mapping[str, int] | None = None,
@@ -350,7 +352,7 @@ def convergence_plot(
     )  # fmt: skip
 
 
-def _with_bytes(columns: Mapping[str, Any]) -> dict[str, Any]:
+def _with_bytes(columns: Record) -> JsonObject:
     found = {name: _floats(values) for name, values in columns.items()}
     if "bytes" not in found and "bytes_up" in found:
         found["bytes"] = found["bytes_up"] + found.get("bytes_down", 0)
@@ -358,13 +360,13 @@ def _with_bytes(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _static_convergence(
-    runs: Mapping[str, Mapping[str, Any]], y: str, styles: Mapping[str, int] | None, tol: float | None
+    runs: Mapping[str, Record], y: str, styles: Mapping[str, int] | None, tol: float | None
 ) -> Figure:
     lines = []
     for k, (name, columns) in enumerate(runs.items()):
         some = thinned(len(columns["round"]))
         trace = Trace({c: np.asarray(columns[c])[some] for c in ("round", y)}, np.zeros(1))
-        lines.append(Line(name, [trace], (styles or {}).get(name, k), dots=len(some) < 15))
+        lines.append(Curve(name, [trace], (styles or {}).get(name, k), dots=len(some) < 15))
     figure = blank(7.0, 3.6 if len(lines) < 12 else 5.2)
     ax = figure.subplots()
     draw_panel(Panel("", lines, y=y), ax)
@@ -376,23 +378,29 @@ def _static_convergence(
 # --- evaluation ---
 
 
-def _evaluation_parts(record: Mapping[str, Any]) -> list[Part]:
+def _evaluation_parts(record: Record) -> list[Part]:
     evaluation = record.get("evaluation")
     if not evaluation:
         return []
     columns = {"all sites": evaluation, **(evaluation.get("per_site") or {})}
     found = {name: {key: rest for key, *rest in words.measures(each)} for name, each in columns.items()}
     keys = [key for key in words.MEASURES if any(key in each for each in found.values())]
-    rows = [["rows", *(words.number(each.get("weight")) for each in columns.values())]]
-    if any(each.get("events") is not None for each in columns.values()):
-        rows.append(["events", *(words.number(each.get("events")) for each in columns.values())])
+    weighted = evaluation.get("rows") != evaluation.get("weight")
+    heads = {"rows": "rows", "weight": "weight of the rows", "events": "weight of the events" if weighted else "events"}
+    rows = [
+        [head, *(words.number(each.get(name)) for each in columns.values())]
+        for name, head in heads.items()
+        if (name != "weight" or weighted) and any(each.get(name) is not None for each in columns.values())
+    ]
     for key in keys:
         rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
     note = ""
     if any(" to " in cell for row in rows for cell in row[1:]):
-        note = html.paragraph(
-            "An interval contains the value for certain: counts are known to blocks of rows only.", "note"
-        )
+        why = {
+            True: ": counts are known to blocks of rows only",
+            False: ": rows with equal scores (ties) may be in either order",
+        }.get(evaluation.get("rounded_counts"), "")
+        note = html.paragraph(f"An interval contains the value for certain{why}.", "note")
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
     plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
     return [*parts, plots] if plots else parts
@@ -407,7 +415,7 @@ def _measure(found: Sequence[Any] | None) -> str:
     return f"{value:.3f}" if abs(value) < 100 else words.number(value)
 
 
-def _roc_plot(evaluation: Mapping[str, Any]) -> Plot | None:
+def _roc_plot(evaluation: Record) -> Plot | None:
     roc = evaluation.get("roc")
     if not roc:
         return None
@@ -426,7 +434,7 @@ def _roc_plot(evaluation: Mapping[str, Any]) -> Plot | None:
     return _square("roc", series, "1 - specificity", "sensitivity", f"ROC curve; AUC {auc}.")
 
 
-def _calibration_plot(evaluation: Mapping[str, Any]) -> Plot | None:
+def _calibration_plot(evaluation: Record) -> Plot | None:
     curve = evaluation.get("calibration")
     if not curve:
         return None
@@ -452,7 +460,7 @@ def _square(key: str, series: list[Series], x_label: str, y_label: str, caption:
                     s.columns["x"], s.columns["low"], s.columns["high"], color=s.paint, alpha=0.2, linewidth=0
                 )
                 continue
-            style: dict[str, Any] = {
+            style: JsonObject = {
                 "color": s.paint,
                 "linestyle": "--" if s.kind == "ruler" else DASHES[s.style],
                 "marker": "o" if s.kind == "dots" else "",
@@ -472,7 +480,7 @@ def _square(key: str, series: list[Series], x_label: str, y_label: str, caption:
 # --- what left the sites, provenance ---
 
 
-def _traffic_section(record: Mapping[str, Any]) -> str:
+def _traffic_section(record: Record) -> str:
     cost = record.get("communication")
     if not cost:
         return ""
@@ -493,16 +501,27 @@ def _traffic_section(record: Mapping[str, Any]) -> str:
         words.size(cost["bytes_up"]),
         words.size(cost["bytes_down"]),
     ]
+    counted = "the message bodies" if record.get("place") == NETWORK else "the numbers"
     lead = (
-        "Each row is a kind of query, and what a site adds to the sum that answers it. Bytes are those of the numbers, per site "
-        "on average; the disclosure policy of a site may refuse a query, and over a network with three sites or more sums are masked."
+        "Each row is a kind of query, and what a site adds to the sum that answers it. Bytes are those of "
+        f"{counted}, per site on average."
     )
-    header = ["query", "what leaves the site", "models", "sent by a site", "sent to a site"]
-    return html.section("What left each site", html.paragraph(lead), html.table(header, [*rows, total], "wide"))
+    lead += " ".join(["", *words.scoring(record)])
+    if record.get("place") == NETWORK:
+        title, header = "What left each site", ["sent by a site", "sent to a site"]
+        lead += " Before the first query a site enrolled: it named its rows, columns and classes, and its rules."
+    else:
+        title, header = "What would leave each site", ["from a site", "to a site"]
+        if not record.get("exact_sums"):
+            lead += " Sums were in double precision; the exact sums of a network take about twice as many bytes from a site, or more."
+    lead += " Over a network the disclosure policy of a site may refuse a query, and sums are masked where site.toml says so (secure_sum)."
+    header = ["query", "what leaves the site", "models", *header]
+    return html.section(title, html.paragraph(lead), html.table(header, [*rows, total], "wide"))
 
 
-def _provenance(record: Mapping[str, Any]) -> str:
+def _provenance(record: Record) -> str:
     provenance = record.get("provenance", {})
+    problems = list(map(str, provenance.get("problems", ())))
     algorithm = provenance.get("algorithm")
     algorithm = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm or record.get("algorithm")
     facts = {
@@ -514,21 +533,22 @@ def _provenance(record: Mapping[str, Any]) -> str:
         "device": provenance.get("device"),
         "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()) or None,
         "date": record.get("created"),
-        "problems on the way": len(provenance["events"]) if provenance.get("events") else None,
+        "problems on the way": len(problems) or None,
     }
     table = html.table(["", ""], [[name, value] for name, value in facts.items() if value is not None], "wide facts")
     parameters = record.get("parameters", {})
     rows = [[name, short(value) if value is not None else "-"] for name, value in parameters.items()]
     schema = html.details("Schema of the table", record["schema"]) if record.get("schema") else ""
+    trouble = html.details("Problems on the way", "\n".join(problems)) if problems else ""
     choice = html.paragraph(f"Why this method: {provenance['choice']}", "note") if provenance.get("choice") else ""
     settings = html.table(["parameter", "value"], rows) if rows else ""
-    return html.section("Provenance", table, choice, settings, schema)
+    return html.section("Provenance", table, trouble, choice, settings, schema)
 
 
 # --- comparisons ---
 
 
-def methods_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+def methods_page(record: Record, folder: Path | None) -> Page:
     """Methods compared on one problem, or on several."""
     parts: list[Part] = [f'<div class="cards">{"".join(_method_cards(record))}</div>']
     for number, (group, runs) in enumerate(record["runs"].items()):
@@ -547,7 +567,7 @@ def methods_page(record: Mapping[str, Any], folder: Path | None) -> Page:
     return Page(record.get("title", "Methods compared"), record.get("lead", ""), parts)
 
 
-def _method_cards(record: Mapping[str, Any]) -> list[str]:
+def _method_cards(record: Record) -> list[str]:
     """For every problem: how many methods reach the last accuracy, and which needs the fewest rounds and bytes."""
     cards = []
     for group, results in record["results"].items():
@@ -571,7 +591,7 @@ def _method_cards(record: Mapping[str, Any]) -> list[str]:
     return cards
 
 
-def _cost_tables(results: Mapping[str, Any]) -> str:
+def _cost_tables(results: Record) -> str:
     """Cost per client to each accuracy, one table per unit, the methods that get furthest first."""
     first = next(iter(results.values()))["to_accuracy"]
     units, tables = list(next(iter(first.values()))), ""
@@ -595,7 +615,7 @@ def _cost_tables(results: Mapping[str, Any]) -> str:
     return tables
 
 
-def sites_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+def sites_page(record: Record, folder: Path | None) -> Page:
     """Models of single sites, their average, the federated and the pooled model."""
     c = SimpleNamespace(**{name: record.get(name) for name in ("sites", "models", "features", "status", "notes")})
     for name in ("coefficients", "scale", "used", "distance"):
@@ -603,8 +623,8 @@ def sites_page(record: Mapping[str, Any], folder: Path | None) -> Page:
     c.scores = {measure: _floats(values) for measure, values in record["scores"].items()}
     c.own = {measure: _floats(values) for measure, values in record["own"].items()}
     cards = [html.card("Same as pooling?", _pooling_words(c)), html.card("Better than alone?", _score_words(c))]
-    if moved := words.traffic(record):
-        cards.append(html.card("What left the sites?", moved))
+    if (moved := words.traffic(record)) is not None:
+        cards.append(html.card(*moved))
     caption = f"Coefficients per standard deviation, the largest first ({ZERO_NOTE})."
     plot = coefficient_plot(
         coefficients_of(c), "coefficients", caption, static_svg(lambda: plot_coefficients(c), "coefficients")
@@ -680,7 +700,7 @@ def _score_table(c: Any, measure: str) -> str:
 # --- the paper ---
 
 
-def paper_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+def paper_page(record: Record, folder: Path | None) -> Page:
     """The claims of the paper and its figures."""
     claims = record["claims"]
     held = sum(bool(claim["holds"]) for claim in claims)
@@ -717,7 +737,7 @@ def paper_page(record: Mapping[str, Any], folder: Path | None) -> Page:
     return Page(record.get("title", "The paper, reproduced"), record.get("lead", ""), parts)
 
 
-def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
+def _claims_table(claims: Sequence[Record]) -> str:
     rows = ""
     for claim in claims:
         mark, verdict = ("yes", "holds") if claim["holds"] else ("no", "does not hold")

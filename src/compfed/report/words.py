@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from compfed._utils.plain import Record
 from compfed._utils.text import join_names, shorten
+from compfed.report.run_result import NETWORK, ONE_PROCESS
 
 FAMILIES = {
     "FederatedLasso": "Lasso regression",
@@ -28,10 +29,11 @@ MEASURES = {  # of an evaluation, the most telling first
 }  # fmt: skip
 MEANINGS = {
     "auc": "the chance that a row with the event gets a higher risk than one without",
-    "r2": "the share of the variance that is explained",
+    "r2": "the share of the variance that is explained; below 0, the mean outcome predicts better",
     "brier": "the mean squared error of the predicted risks; 0 is perfect",
 }
 MOST_NAMES = 8
+REHEARSAL = "Rehearsal: all rows were in this process."
 HOW = {"as given": "this model on the rows given; optimistic if it was fitted to them"}
 
 
@@ -65,7 +67,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 # --- a fit ---
 
 
-def fit_title(result: Mapping[str, Any]) -> str:
+def fit_title(result: Record) -> str:
     """The model in a few words."""
     name = str(result.get("estimator", "Model"))
     family = FAMILIES.get(name.removesuffix("CV"), name)
@@ -74,16 +76,17 @@ def fit_title(result: Mapping[str, Any]) -> str:
     return f"{family}{label}" + (f" over {plural(sites, 'site')}" if sites else "")
 
 
-def fit_lead(result: Mapping[str, Any]) -> str:
-    """One sentence about where the rows are."""
+def fit_lead(result: Record) -> str:
+    """One sentence about how many rows were fitted, and of which sites."""
     sites = [shorten(str(site), 40) for site in result.get("sites", ())]
     samples = result.get("provenance", {}).get("problem", {}).get("samples", {})
     rows = samples.get("total") if isinstance(samples, Mapping) else None
-    where = f"Fitted to {plural(int(rows), 'row')} at " if rows else "Fitted at "
-    return f"{where}{join_names(sites, most=6)}. The rows stayed at their sites." if sites else ""
+    where = f"Fitted to {plural(int(rows), 'row')} of " if rows else "Fitted to the rows of "
+    read = {ONE_PROCESS: f" {REHEARSAL}", NETWORK: " Each site read its own rows."}.get(result.get("place", ""), "")
+    return f"{where}{join_names(sites, most=6)}.{read}" if sites else ""
 
 
-def variables(result: Mapping[str, Any]) -> list[str]:
+def variables(result: Record) -> list[str]:
     """Which variables the model uses, and in which direction."""
     coef, names = np.atleast_2d(np.asarray(result["coef"], float)), [str(name) for name in result["features"]]
     used = np.flatnonzero(coef.any(axis=0))
@@ -110,14 +113,14 @@ def variables(result: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _what_rises(result: Mapping[str, Any]) -> str:
+def _what_rises(result: Record) -> str:
     classes = result.get("classes")
     if classes:
         return f"the odds of class {shorten(str(classes[-1]), 40)!r}"
     return "the expected count" if "Poisson" in str(result.get("estimator")) else "the prediction"
 
 
-def goodness(result: Mapping[str, Any]) -> list[str]:
+def goodness(result: Record) -> list[str]:
     """How well the model predicts: from its evaluation, otherwise from cross-validation. Empty without both."""
     said, evaluation = [], result.get("evaluation")
     for key, value, low, high in measures(evaluation)[:3]:
@@ -147,7 +150,7 @@ def goodness(result: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _null_loss(result: Mapping[str, Any], mean: np.ndarray) -> float | None:
+def _null_loss(result: Record, mean: np.ndarray) -> float | None:
     """The held-out loss at the largest alpha, where no variable is in the model."""
     path = result.get("path")
     if not path:
@@ -156,7 +159,7 @@ def _null_loss(result: Mapping[str, Any], mean: np.ndarray) -> float | None:
     return None if np.asarray(path["coefs"])[first].any() else float(mean[first])
 
 
-def measures(evaluation: Mapping[str, Any] | None) -> list[tuple[str, float, float | None, float | None]]:
+def measures(evaluation: Record | None) -> list[tuple[str, float, float | None, float | None]]:
     """(key of `MEASURES`, value, low, high) of every measure that an evaluation has; low and high bound it for certain."""
     given, found = evaluation or {}, []
     for key in MEASURES:
@@ -168,7 +171,7 @@ def measures(evaluation: Mapping[str, Any] | None) -> list[tuple[str, float, flo
     return found
 
 
-def certainty(result: Mapping[str, Any]) -> tuple[list[str], bool] | None:
+def certainty(result: Record) -> tuple[list[str], bool] | None:
     """What the certificate says, and whether it holds; None without one."""
     certificate = result.get("certificate")
     if not certificate:
@@ -186,22 +189,59 @@ def certainty(result: Mapping[str, Any]) -> tuple[list[str], bool] | None:
             "The loss is not known to be convex: another model may be better.",
             checked,
         ], True
-    said = ["Certified: the same coefficients that pooling the rows would give, zeros included."]
+    said, others = {
+        True: (
+            ["Certified: the same coefficients that pooling the rows would give, zeros included."],
+            "No other model reaches the minimum.",
+        ),
+        False: (
+            ["Certified: a minimum of the objective over the pooled rows."],
+            "Other coefficients reach it too: some columns are the same, or add up to others.",
+        ),
+    }.get(
+        certificate.get("unique"),
+        (
+            ["Certified: the minimum of the objective over the pooled rows."],
+            "Whether other coefficients reach it is not known.",
+        ),
+    )
     gap = certificate.get("duality_gap")
-    unique = {True: "No other model reaches the minimum. ", False: "Other models reach the same minimum. "}
     within = f"The objective is at most {number(gap, 3)} above its minimum. " if gap is not None else ""
-    said.append(f"{within}{unique.get(certificate.get('unique'), '')}".strip() or checked)
+    said.append(f"{within}{others}")
     said.append("This is about the computation; whether the variables are causes is not for the computer to say.")
     return said, True
 
 
-def traffic(result: Mapping[str, Any]) -> list[str]:
-    """What left the sites, in two sentences."""
+def traffic(result: Record) -> tuple[str, list[str]] | None:
+    """A heading, and what left the sites in a few sentences; of a rehearsal, what a network would have carried."""
     cost = result.get("communication")
     if not cost:
+        return None
+    messages = (
+        f"{plural(int(cost['rounds']), 'message')} to each of {plural(len(result.get('sites', ())) or 1, 'site')}"
+    )
+    updates = any(query["query"] == "LocalUpdate" for query in cost["queries"])
+    sums = f"counts, means, losses and their derivatives{', and models after local steps' if updates else ''}"
+    scored = scoring(result)
+    if result.get("place") == NETWORK:
+        sent = f"{messages}; each site sent {size(cost['bytes_up'])} on average."
+        return "What left the sites?", [sent, *scored, f"What left a site are sums over its rows: {sums}."]
+    said = [REHEARSAL] if result.get("place") == ONE_PROCESS else []
+    sent = f"A network would have carried {messages}, and {carried(result, cost)} from each of them on average."
+    return "What would leave the sites?", [*said, sent, *scored, f"What leaves a site are sums over its rows: {sums}."]
+
+
+def scoring(result: Record) -> list[str]:
+    """What the evaluation took beside the fit, in a sentence; none without an evaluation."""
+    cost = (result.get("evaluation") or {}).get("communication")
+    if not cost:
         return []
-    sites = len(result.get("sites", ())) or 1
-    return [
-        f"{plural(int(cost['rounds']), 'message')} to each of {plural(sites, 'site')}; each site sent {size(cost['bytes_up'])}.",
-        "What left a site are sums over its rows: counts, means, losses and their derivatives. No row left its site.",
-    ]
+    took = "took" if result.get("place") == NETWORK else "would take"
+    count = plural(int(cost["rounds"]), "message")
+    return [f"The evaluation {took} {count} more, and {carried(result, cost)} from each site."]
+
+
+def carried(result: Record, cost: Record) -> str:
+    """The bytes that a network carries from a site; an estimate, where sums were in double precision."""
+    # a number of 64 bits has 128 in an exact sum, and every query has a few words more
+    return size(cost["bytes_up"]) if result.get("exact_sums") else f"about {size(2 * cost['bytes_up'])} or more"

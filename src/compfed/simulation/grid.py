@@ -21,9 +21,9 @@ from compfed.federation.server.rounds import bind_algorithm
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem.problem import Problem
 from compfed.sampling import Scheme
-from compfed.simulation.evaluation import evaluate_together
+from compfed.simulation.columns import evaluate_together
 from compfed.simulation.options import check_options, check_problem
-from compfed.simulation.sharding import Members
+from compfed.simulation.sharding import GridMembers
 from compfed.simulation.simulate import all_rounds, core_mesh, finish, parameters, program_options, rows_of
 from compfed.simulation.xla import Measure, Parameters
 from compfed.trace import Trace
@@ -179,7 +179,7 @@ def _owner(owners: Mapping[str, object], name: str) -> tuple[str, str]:
     raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
 
 
-def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parameters, Members]:
+def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parameters, GridMembers]:
     """The parameters of all members: a leaf has leading axes (seeds, members of each seed), or those it varies along.
 
     If seeds have different numbers of members, all members lie along the second axis.
@@ -200,4 +200,4 @@ def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parame
         leaf = plain[cut]
         out.append(jax.random.wrap_key_data(jnp.asarray(leaf), impl=jax.random.key_impl(column[0])) if keys else leaf)
         varies.append(along)
-    return jax.tree.unflatten(structures[0], out), Members(tuple(varies), shape)
+    return jax.tree.unflatten(structures[0], out), GridMembers(tuple(varies), shape)

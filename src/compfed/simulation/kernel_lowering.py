@@ -4,7 +4,7 @@ A kernel supports elementwise operations, broadcasts and reductions of blocks wh
 loss is translated operation by operation: a product with a vector becomes a product and a sum, a scan becomes a loop, and inner
 functions are inlined. `NoKernel` names an operation without a translation.
 
-Rows, vectors and penalties are padded so that their sides are powers of two, and group norms are taken without gathers.
+PaddedRows, vectors and penalties are padded so that their sides are powers of two, and group norms are taken without gathers.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-class Rows(NamedTuple):
+class PaddedRows(NamedTuple):
     """Rows with columns padded to a power of two.
 
     Of clients of one size: A is (clients, rows, width), and padding rows have weight 0. Or of all clients, one after
@@ -212,7 +212,7 @@ class Rows(NamedTuple):
     __repr__ = shapes_shown
 
 
-def in_buckets(data: PaddedDataset, pad_rows: bool) -> list[Rows]:
+def in_buckets(data: PaddedDataset, pad_rows: bool) -> list[PaddedRows]:
     """The data set bucket by bucket, columns padded to a power of two, and rows too if `pad_rows`."""
     width = power(data.A.shape[1]) - data.A.shape[1]
     found = []
@@ -220,14 +220,14 @@ def in_buckets(data: PaddedDataset, pad_rows: bool) -> list[Rows]:
         more = power(A.shape[1]) - A.shape[1] if pad_rows else 0
         # padding repeats the last label: a loss may not be defined at a made-up label
         y = jnp.pad(y, ((0, 0), (0, more), *[(0, 0)] * (y.ndim - 2)), mode="edge") if more else y
-        found.append(Rows(jnp.pad(A, ((0, 0), (0, more), (0, width))), y, jnp.pad(q, ((0, 0), (0, more)))))
+        found.append(PaddedRows(jnp.pad(A, ((0, 0), (0, more), (0, width))), y, jnp.pad(q, ((0, 0), (0, more)))))
     return found
 
 
-def in_one_piece(data: PaddedDataset) -> Rows:
+def in_one_piece(data: PaddedDataset) -> PaddedRows:
     """The data set with columns padded to a power of two."""
     width = power(data.A.shape[1]) - data.A.shape[1]
-    return Rows(jnp.pad(data.A, ((0, 0), (0, width))), data.y, data.q)
+    return PaddedRows(jnp.pad(data.A, ((0, 0), (0, width))), data.y, data.q)
 
 
 def widened(tree: PyTree, d: int) -> PyTree:

@@ -27,12 +27,12 @@ from compfed.algorithms.round import Message, Reply, drive_round, run_round
 from compfed.errors import InputError
 from compfed.losses import Loss
 from compfed.losses.base import OneOutput
-from compfed.problem.evaluation import FullGradient, LocalLoss
+from compfed.problem.local_loss import FullGradient, LocalLoss
 from compfed.problem.problem import Problem
 from compfed.regularisers import Regulariser
 from compfed.sampling import sample_rows
 from compfed.simulation import kernel_lowering
-from compfed.simulation.kernel_lowering import NoKernel, Rows, Rules, Value, lowered, power
+from compfed.simulation.kernel_lowering import NoKernel, PaddedRows, Rules, Value, lowered, power
 
 Kind = Literal["whole round", "one pass", "rows fetched"]
 Storage = Literal["float32", "bfloat16"]
@@ -137,7 +137,7 @@ def _trace_round(problem: Problem, algorithm: Algorithm, fetched: bool = False, 
             if fetched:
                 zero = jnp.zeros(1, jnp.int32)
                 where = ClientRows(jax.random.split(key, 1), zero, zero, 2 * (batch_size or 16))
-                u, c, _ = rounds_fetching_rows(client, problem.loss, Rows(A[0], y[0], q[0]), where, batch_size, c)
+                u, c, _ = rounds_fetching_rows(client, problem.loss, PaddedRows(A[0], y[0], q[0]), where, batch_size, c)
             else:
                 u, c, _ = rounds_of_clients(client, problem.loss, A, y, q, c)
             return dense(jax.tree.map(lambda leaf: leaf[0], u), d), jnp.ones((), problem.dtype)
@@ -400,7 +400,7 @@ class OwnKey(Keys):
 
 
 def rounds_fetching_rows(
-    client: ClientUpdate, loss: Loss, data: Rows, clients: ClientRows,
+    client: ClientUpdate, loss: Loss, data: PaddedRows, clients: ClientRows,
     batch: int | None, c: PyTree, interpret: bool = False,
 ) -> PyTree:  # fmt: skip
     """client(f_i, c_i, key_i) of every client, c stacked along them; `batch` rows per gradient, or all."""

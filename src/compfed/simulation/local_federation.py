@@ -20,21 +20,33 @@ from compfed._utils.arrays import set_readonly
 from compfed._utils.compilation import precision
 from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm, PyTree
-from compfed.algorithms.round import array_bytes, message_shapes
+from compfed.algorithms.round import message_shapes
 from compfed.data import Sites
 from compfed.errors import Divergence
-from compfed.federation.accounting import Communication, payload, query_cost
-from compfed.federation.codec import digest
-from compfed.federation.server.program import Program, Spent, run_program
-from compfed.federation.server.rounds import NotFinite, Order, Segment, ServerLoop, evaluation_of, evaluation_request
+from compfed.federation.accounting import Communication
+from compfed.federation.codec import digest, named
+from compfed.federation.queries import LocalUpdate
+from compfed.federation.server.program import Federation, Program, Request, Spent, run_program
+from compfed.federation.server.rounds import (
+    NotFinite,
+    Order,
+    Rounds,
+    Segment,
+    ServerLoop,
+    by_messages,
+    evaluation_of,
+    evaluation_request,
+)
 from compfed.federation.site.in_process import InProcess
-from compfed.federation.site.site import Site, close
-from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
+from compfed.federation.site.memory import close, finite
+from compfed.federation.site.rows import Rows
+from compfed.federation.site.site import Site
+from compfed.federation.spec import FederatedProblem, RunSpec
 from compfed.monitor import Monitor, Progress, RunOptions, first_state
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
 from compfed.sampling import Scheme
-from compfed.simulation.evaluation import evaluate_models
+from compfed.simulation.columns import evaluate_models
 from compfed.simulation.grid import run_together
 from compfed.simulation.options import check_options
 from compfed.simulation.simulate import rows_of, run_compiled
@@ -50,7 +62,7 @@ def run_plain(
 ) -> Trace:  # fmt: skip
     """Run rounds message by message, over sites in this process.
 
-    The reference for `simulate`: the same models up to rounding. `provenance["carried"]` has the bytes of the messages.
+    The reference for `simulate`: the same models up to rounding.
 
     Parameters
     ----------
@@ -86,8 +98,7 @@ def run_plain(
     check_callable(progress, "progress")
     loop = _MessageLoop(run)
     with precision(problem.dtype):
-        _, cost = run_program(loop.federation, loop.rounds(progress))
-        loop.monitor.provenance["carried"] = loop.carried(cost)
+        run_program(loop.federation, loop.rounds(progress))
         clients = jax.tree.map(lambda *leaves: np.stack(leaves), *loop.client_states())
         return loop.monitor.trace(loop.server.state, clients)
 
@@ -111,7 +122,7 @@ class _MessageLoop:
             with precision(problem.dtype):
                 _, clients = first_state(run)
                 for i, site in enumerate(self.federation.sites):
-                    site.remember(run_spec, jax.tree.map(lambda leaf, i=i: leaf[i], clients))
+                    site.memory.remember(run_spec, jax.tree.map(lambda leaf, i=i: leaf[i], clients))
 
     def rounds(self, progress: Progress | None) -> Program[None]:
         run = self.run
@@ -123,7 +134,7 @@ class _MessageLoop:
             try:
                 yield from self.server.round()
             except NotFinite as problem:
-                raise self.monitor.divergence(problem.r, problem.where) from None
+                raise self.monitor.divergence(problem.r, self._where(problem, r)) from None
             seconds += time.perf_counter() - began
             if run.is_recorded(r + 1):
                 self._record(r + 1, self._drift(r), seconds)
@@ -131,17 +142,18 @@ class _MessageLoop:
             if progress is not None:
                 progress(r + 1 - run.start, run.rounds)
 
-    def carried(self, cost: Communication) -> dict[str, float]:
-        """Bytes of the messages of all rounds, per site on average, without the specification of the run."""
-        costs = [cost.by_query[kind] for kind in ("LocalUpdate", "FinishRound") if kind in cost.by_query]
-        spec = payload(self.server.run_spec, set()) if costs else 0
-        first = spec * self.run.participants / self.run.problem.n
-        return {"bytes_down": sum(down for _, down, _ in costs) - first, "bytes_up": sum(up for _, _, up in costs)}
+    def _where(self, problem: NotFinite, r: int) -> str:
+        """Where a number is not finite. A sum does not say at which client; here its state does."""
+        for i in range(self.run.problem.n) if self.everyone and problem.client else ():
+            state = self.federation.sites[i].memory.recall(self.server.run_spec)
+            if not finite((state.c, state.local)):
+                return f", client {self.federation.names[i]!r}, stage client_update"
+        return problem.where
 
     def client_states(self) -> list[PyTree]:
         """The state of each site once it has received the result of its round."""
         a, run_spec = self.run.algorithm, self.server.run_spec
-        states = [site.recall(run_spec) for site in self.federation.sites]
+        states = [site.memory.recall(run_spec) for site in self.federation.sites]
         if not (self.everyone and a.finishes_rounds()):
             return [state.c for state in states]
         g = run_spec.regulariser
@@ -152,7 +164,7 @@ class _MessageLoop:
         """Weighted mean distance of the participants' local models from their mean."""
         who = range(self.run.problem.n) if self.everyone else self.server.chosen(r)
         p = self.run.problem.weights[list(who)]
-        z = np.array([self.federation.sites[i].recall(self.server.run_spec).local for i in who])
+        z = np.array([self.federation.sites[i].memory.recall(self.server.run_spec).local for i in who])
         weight = p / p.sum()
         return float(weight @ np.linalg.norm(z - weight @ z, axis=1))
 
@@ -190,13 +202,10 @@ class Simulated(InProcess):
         """The federation of a problem that is in this process."""
         return cls(problem.sites, problem)
 
-    def runner(self, order: Order) -> Compiled:
-        return Compiled(self, order)
-
     def alone(self, site: int) -> Simulated:
         """A federation of one of the sites."""
         one = Simulated([self.sites[site]])
-        one.cached = self.cached  # records that the site has already received
+        one.messages.sent |= self.messages.sent
         return one
 
     def problem(self, spec: FederatedProblem) -> Problem:
@@ -207,19 +216,31 @@ class Simulated(InProcess):
             return self._given.replace(regulariser=spec.regulariser)
         key = digest(objective)
         if key not in self._laid_out:
-            self._laid_out = {key: self._lay_out(objective, spec.weights)}  # one copy of the rows at a time
+            self._laid_out = {key: self._lay_out(spec)}  # one copy of the rows at a time
         return self._laid_out[key].replace(regulariser=spec.regulariser)
 
-    def _lay_out(self, objective: ObjectiveSpec, weights: np.ndarray) -> Problem:
-        datasets = [site.dense(objective) for site in self.sites]
+    def _lay_out(self, spec: FederatedProblem) -> Problem:
+        rows = [site.rows for site in self.sites]
+        datasets = [mine.dense(spec.objective) for mine in rows]
+        weights = spec.weights
+        if spec.weighting is not None:
+            # each site finds its own weight, as in the reply to a message
+            own = np.array([mine.weights_of(spec.objective.subset).sum() for mine in rows])
+            own = own if spec.weighting == "rows" else (own > 0).astype(float)
+            weights = own / own.sum()
         sites = Sites(
-            features=tuple(_own_copy(data.A, site) for data, site in zip(datasets, self.sites, strict=True)),
+            features=tuple(_own_copy(data.A, mine) for data, mine in zip(datasets, rows, strict=True)),
             labels=tuple(data.y for data in datasets),
             names=self.names,
-            ids=tuple(site.number for site in self.sites),
-            row_weights=tuple(data.q for data in datasets),
+            ids=tuple(mine.number for mine in rows),
+            sample_weight=tuple(data.q for data in datasets),
         )
-        return Problem(objective.loss, Zero(), sites, weights, objective.dtype)
+        return Problem(spec.objective.loss, Zero(), sites, weights, spec.objective.dtype)
+
+
+def rounds_over(federation: Federation) -> Rounds:
+    """How rounds are run over a federation: compiled, where its sites are simulated; otherwise message by message."""
+    return partial(Compiled, federation) if isinstance(federation, Simulated) else by_messages(federation)
 
 
 class Compiled:
@@ -267,17 +288,19 @@ class Compiled:
         # the evaluation that finds a model converged travels with the message that opens one more round
         opened = done + int(done < rounds and "diverged" not in trace.provenance)
         shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
-        down, up = array_bytes(s.broadcast for s in shapes), array_bytes(s.update for s in shapes)
-        spec = payload(run_spec, self.federation.cached)
-        model = run_spec.x0.nbytes
-        updates = query_cost("LocalUpdate", spec + opened * down, opened * up, opened * len(shapes))
-        sent, received = evaluations * model, evaluations * (model + 16)
-        messages = opened * len(shapes) - (opened - done)
-        evaluated = query_cost("Evaluate", sent, received, evaluations, counts=False)
-        return Communication(messages).beside(updates.beside(evaluated))
+        spec, price = self.order.specs[0], self.federation.messages.cost
+        cost = Communication(opened * len(shapes) - (opened - done))
+        for k, shape in enumerate(shapes):
+            broadcast = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape.broadcast)
+            query = LocalUpdate(run_spec, 0, k, named(broadcast))
+            request = Request((query,), weights=spec.weights, weighting=spec.weighting)
+            first = price(request)  # with the records that travel once
+            cost = cost.beside(first if opened else first.times(0)).beside(price(request).times(max(opened - 1, 0)))
+        asked = evaluation_request(spec, run_spec.x0[None], last=False)
+        return cost.beside(price(asked).times(evaluations))
 
 
-def _own_copy(A: np.ndarray, site: Site) -> np.ndarray:
+def _own_copy(A: np.ndarray, rows: Rows) -> np.ndarray:
     """The rows, marked as made here unless they are the site's own array."""
-    same = isinstance(site.features, np.ndarray) and np.may_share_memory(A, site.features)
+    same = isinstance(rows.features, np.ndarray) and np.may_share_memory(A, rows.features)
     return A if same else set_readonly(A)

@@ -26,8 +26,8 @@ from compfed.federation.server.rounds import bind_algorithm
 from compfed.monitor import RunOptions
 from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import SCHEMES, Scheme
-from compfed.simulation.evaluation import evaluate_models
-from compfed.trace import State, Trace
+from compfed.simulation.columns import evaluate_models
+from compfed.trace import RunState, Trace
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def _provenance(trace: Trace, entry: str, kind: type[T]) -> T:
     return found
 
 
-def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
+def _order(state: RunState, problem: Problem | LazyProblem) -> list[int] | range:
     """The position in the trace of each site of the problem; refuses other sites and other weights."""
     was, now, sites = state.members, problem.members(), "Go on with the same sites,"
     if isinstance(problem, LazyProblem) != (state.of is not None):
@@ -228,7 +228,7 @@ def _check_fields(was: Mapping[str, object], algorithm: Algorithm) -> None:
             raise _refusal(f"the state of {name} depends on {field}, {changed}", way_out)
 
 
-def _check_state(trace: Trace, state: State, problem: Problem | LazyProblem, algorithm: Algorithm) -> None:
+def _check_state(trace: Trace, state: RunState, problem: Problem | LazyProblem, algorithm: Algorithm) -> None:
     """Every leaf of the state must be there, of the right shape, and finite."""
     last = int(trace["round"][-1]) if {"round", "seconds"} <= set(trace.columns) and len(trace) else "none"
     if last != state.rounds:

@@ -27,7 +27,7 @@ from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import InclusionProbabilities, Scheme
-from compfed.simulation.evaluation import evaluate_models
+from compfed.simulation.columns import evaluate_models
 from compfed.simulation.options import check_options
 from compfed.simulation.simulate import clients_at_once
 from compfed.simulation.xla import Carry, Parameters, ProgramOptions, Sample, compiled, round_of

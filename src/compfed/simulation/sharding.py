@@ -24,7 +24,7 @@ from compfed.algorithms.base import PyTree
 from compfed.errors import InputError
 from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
-from compfed.simulation.xla import Carry, Layout, Parameters, ProgramOptions, compiled, grid_rounds, single_rounds
+from compfed.simulation.xla import Carry, ClientPlaces, Parameters, ProgramOptions, compiled, grid_rounds, single_rounds
 
 AXIS = "clients"
 BY_CLIENT = PartitionSpec(AXIS)
@@ -37,11 +37,11 @@ class ShardedData(NamedTuple):
     """The rows of a problem on a mesh."""
 
     store: PaddedDataset
-    layout: Layout
+    layout: ClientPlaces
     slots: np.ndarray  # position in the problem's data set of the client in each place; -1 for padding
 
 
-class Members(NamedTuple):
+class GridMembers(NamedTuple):
     """The members of a grid, as `xla.grid_rounds` takes them."""
 
     varies: tuple[tuple[bool, bool], ...]  # of each number: along the seeds, along the members of a seed
@@ -52,7 +52,7 @@ class ShardedRounds:
     """The rounds of a run on a mesh, or of the members of a grid."""
 
     def __init__(
-        self, mesh: Mesh, problem: Problem, params: Parameters, options: ProgramOptions, members: Members | None
+        self, mesh: Mesh, problem: Problem, params: Parameters, options: ProgramOptions, members: GridMembers | None
     ):
         self.mesh, self.data = mesh, _sharded(problem, mesh)
         at_once = None if options.clients_at_once is None else max(1, (os.cpu_count() or 1) // len(mesh.local_devices))
@@ -86,7 +86,7 @@ class ShardedRounds:
 
 
 def _mesh_rounds(
-    params: Parameters, data: PaddedDataset, options: ProgramOptions, mesh: Mesh, members: Members | None, carry: Carry,
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, mesh: Mesh, members: GridMembers | None, carry: Carry,
     records: int, every: int,
 ) -> PyTree:  # fmt: skip
     def on_device(params: Parameters, data: PaddedDataset, carry: Carry, records: int, every: int) -> PyTree:
@@ -175,7 +175,7 @@ def _shard(store: PaddedDataset, mesh: Mesh) -> ShardedData:
     made = PaddedDataset(*(_by_device(mesh, part) for part in parts), buckets=buckets)
     place: Any = np.empty(len(whole.weight), np.int32)
     place[slots[slots >= 0]] = np.flatnonzero(slots.ravel() >= 0)
-    return ShardedData(made, Layout(whole.ids, whole.weight, place), slots.ravel())
+    return ShardedData(made, ClientPlaces(whole.ids, whole.weight, place), slots.ravel())
 
 
 def _by_device(mesh: Mesh, part: Callable[[int], np.ndarray]) -> jax.Array:

@@ -21,10 +21,10 @@ from compfed.errors import Divergence, InputError
 from compfed.monitor import Columns, Monitor, Progress, RunOptions, first_state
 from compfed.problem.problem import Problem
 from compfed.sampling import InclusionProbabilities, Scheme, inclusion_probabilities, run_key, scheme_in_use
-from compfed.simulation.evaluation import evaluate_models
+from compfed.simulation.columns import evaluate_models
 from compfed.simulation.kernels import Storage, choose_kernel, with_storage
 from compfed.simulation.options import check_options, check_tol
-from compfed.simulation.sharding import Members, ShardedRounds, check_mesh
+from compfed.simulation.sharding import GridMembers, ShardedRounds, check_mesh
 from compfed.simulation.xla import (
     BUFFER,
     Carry,
@@ -177,7 +177,7 @@ def all_rounds(
     options: ProgramOptions,
     evaluate: Evaluate,
     *,
-    members: Members | None = None,
+    members: GridMembers | None = None,
     progress: Progress | None = None,
     mesh: Mesh | None = None,
 ) -> Carry:

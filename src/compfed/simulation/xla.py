@@ -21,12 +21,12 @@ from compfed._utils.compilation import jit
 from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
 from compfed.algorithms.round import Message, Reply, drive_round, run_round
 from compfed.losses import Loss
-from compfed.problem.evaluation import FullGradient, LocalLoss, MiniBatch, objectives_and_mappings
+from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch, objectives_and_mappings
 from compfed.problem.padded_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
 from compfed.sampling import InclusionProbabilities, Scheme, client_key, mean_weights, participants
-from compfed.simulation.evaluation import own_columns
-from compfed.simulation.kernel_lowering import Rows, for_kernels, in_buckets, in_one_piece, narrowed, widened
+from compfed.simulation.columns import own_columns
+from compfed.simulation.kernel_lowering import PaddedRows, for_kernels, in_buckets, in_one_piece, narrowed, widened
 from compfed.simulation.kernels import (
     ClientRows,
     ClientUpdate,
@@ -38,7 +38,7 @@ from compfed.simulation.kernels import (
 from compfed.stopping import has_converged
 
 Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, PyTree, PyTree], dict[str, Array]]
-KernelRows = list[Rows] | Rows  # the rows as a kernel reads them; an empty list without kernels
+KernelRows = list[PaddedRows] | PaddedRows  # the rows as a kernel reads them; an empty list without kernels
 
 
 class ProgramOptions(NamedTuple):
@@ -63,10 +63,10 @@ class Parameters(NamedTuple):
     tol: float | None = None  # stop when the gradient mapping with `step` is at most this
     step: float | None = None
     probabilities: InclusionProbabilities | None = None  # in the order of the data set
-    layout: Layout | None = None  # of clients on a mesh
+    layout: ClientPlaces | None = None  # of clients on a mesh
 
 
-class Layout(NamedTuple):
+class ClientPlaces(NamedTuple):
     """All clients of a problem, in the order of its data set, and their places on a mesh."""
 
     ids: Array
@@ -211,7 +211,7 @@ class _Clients(NamedTuple):
         """Each participant's round in one kernel, which fetches the rows of its mini-batches, or all of its rows."""
         data, who, options = self.data, self._positions(), self.options
         assert options.kernel is not None
-        assert isinstance(self.rows, Rows)
+        assert isinstance(self.rows, PaddedRows)
         keys = jax.vmap(self._key)(data.ids[who])
         c = widened(jax.tree.map(lambda leaf: leaf[who], states), size)
         where = ClientRows(keys, data.offset[who], data.size[who], max(rows for _, rows in data.buckets))

@@ -13,9 +13,10 @@ import numpy as np
 
 from compfed.algorithms import AcceleratedDecoupledProx, Algorithm, find
 from compfed.errors import InputError
-from compfed.federation.queries import Lipschitz, Refusal, SiteRefusal
-from compfed.federation.server.evaluation import Trial, evaluate_request, evaluation, lipschitz_bounds
+from compfed.federation.queries import Lipschitz
+from compfed.federation.query import Refusal, SiteRefusal
 from compfed.federation.server.program import Federation, Program, Request
+from compfed.federation.server.trial import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm

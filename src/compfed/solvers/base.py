@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self
 
@@ -14,7 +14,9 @@ from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds, Citation
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
-from compfed.federation.server.evaluation import Evaluation, Trial
+from compfed.federation.server.program import Federation
+from compfed.federation.server.rounds import Rounds, by_messages
+from compfed.federation.server.trial import Evaluated, Trial
 from compfed.federation.spec import FederatedProblem
 from compfed.monitor import Progress
 from compfed.problem_spec import check_lipschitz
@@ -26,10 +28,10 @@ from compfed.trace import Trace
 FIRST_ORDER = "first-order"  # the faster one of the first-order methods
 
 
-class State(NamedTuple):
+class SolverState(NamedTuple):
     """A second-order solver between two trials: the model that was accepted last, and the trial on the way from it."""
 
-    at: Evaluation  # f at the accepted model
+    at: Evaluated  # f at the accepted model
     F: float  # f + g there
     trial: Trial
     kept: Mapping[str, np.ndarray]  # what does not depend on g, for a search with another one
@@ -53,23 +55,25 @@ class SecondOrder:
         """The solver with its default parameters."""
         raise NotImplementedError
 
-    def init(self, x0: np.ndarray, at: Evaluation | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+    def init(
+        self, x0: np.ndarray, at: Evaluated | None = None, kept: Mapping[str, np.ndarray] | None = None
+    ) -> SolverState:
         """The state before the first trial, which is x0; `at` is f there if known, `kept` from a search with another g."""
         raise NotImplementedError
 
-    def minimise_model(self, g: Regulariser, at: Evaluation, kept: Mapping[str, np.ndarray]) -> np.ndarray:
+    def minimise_model(self, g: Regulariser, at: Evaluated, kept: Mapping[str, np.ndarray]) -> np.ndarray:
         """u."""
         raise NotImplementedError
 
-    def hessian_coordinates(self, g: Regulariser, at: Evaluation, x: np.ndarray) -> np.ndarray | None:
+    def hessian_coordinates(self, g: Regulariser, at: Evaluated, x: np.ndarray) -> np.ndarray | None:
         """The coordinates of the Hessian to ask for at the trial x, on the way from `at`."""
         return None
 
-    def keep(self, s: State, at_trial: Evaluation, t: float) -> Mapping[str, np.ndarray]:
+    def keep(self, s: SolverState, at_trial: Evaluated, t: float) -> Mapping[str, np.ndarray]:
         """What to remember after an evaluation."""
         return s.kept
 
-    def update(self, g: Regulariser, s: State, at_trial: Evaluation) -> State:
+    def update(self, g: Regulariser, s: SolverState, at_trial: Evaluated) -> SolverState:
         """Accept or reject the trial, and propose the next one."""
         F = at_trial.value + penalty_value(g, at_trial.x)
         accepted = sufficient_decrease(F, s.F, s.t * s.D)
@@ -81,14 +85,16 @@ class SecondOrder:
         D = float(at.gradient @ (u - at.x) + penalty_value(g, u) - penalty_value(g, at.x))
         x = u if t == 1.0 else at.x + t * (u - at.x)
         W = self.hessian_coordinates(g, at, x) if accepted else s.trial.W
-        return State(at, F, Trial(x, W), kept, t, D)
+        return SolverState(at, F, Trial(x, W), kept, t, D)
 
 
-def first_state(x0: np.ndarray, W: np.ndarray | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+def first_state(
+    x0: np.ndarray, W: np.ndarray | None = None, kept: Mapping[str, np.ndarray] | None = None
+) -> SolverState:
     """The state whose first trial is x0, which any value of f there improves on."""
     H = None if W is None else np.zeros((len(W), len(W)))
-    nothing = Evaluation(x0, OUTSIDE_DOMAIN, np.zeros_like(x0), 0.0, W, H)
-    return State(nothing, OUTSIDE_DOMAIN, Trial(x0, W), kept or {})
+    nothing = Evaluated(x0, OUTSIDE_DOMAIN, np.zeros_like(x0), 0.0, W, H)
+    return SolverState(nothing, OUTSIDE_DOMAIN, Trial(x0, W), kept or {})
 
 
 Method = type[Algorithm] | type[SecondOrder]
@@ -105,6 +111,7 @@ class SearchOptions:
     seed: int = 0
     progress: Progress | None = None
     seconds_per_round: float = 1.0  # cost of a message beside its bytes
+    rounds: Callable[[Federation], Rounds] = by_messages  # how rounds of a first-order method are run
 
     def __post_init__(self) -> None:
         given = self.algorithm
@@ -124,8 +131,8 @@ class Start:
     L: float  # sum_i p_i L_i
     L_max: float  # a bound on max_i L_i
     scale: float
-    at: Evaluation | None = None  # f at x
-    kept: Mapping[str, np.ndarray] | None = None  # from a search with another g: State.kept
+    at: Evaluated | None = None  # f at x
+    kept: Mapping[str, np.ndarray] | None = None  # from a search with another g: SolverState.kept
     refused: str = ""  # why a site gave no Hessian
     upper_bound: bool = False  # are L and L_max bounds that are too large for steps?
 
@@ -158,10 +165,10 @@ class FederatedSolution:
         One row per evaluation; ``trace.provenance["choice"]`` says why "auto" chose the method.
     notes : list of str
         Steps that were halved, refusals of sites, and why a search stopped early.
-    at : Evaluation or None
+    at : Evaluated or None
         f and its gradient at x.
     kept : dict or None
-        State of a second-order solver from which a search with another penalty can start.
+        SolverState of a second-order solver from which a search with another penalty can start.
     communication : Communication or None
         Messages and bytes of the whole search.
 
@@ -181,7 +188,7 @@ class FederatedSolution:
     algorithm: Algorithm | SecondOrder
     trace: Trace
     notes: list[str] = field(default_factory=list)
-    at: Evaluation | None = None
+    at: Evaluated | None = None
     kept: Mapping[str, np.ndarray] | None = None
     communication: Communication | None = None
 

@@ -1,4 +1,4 @@
-"""A search by rounds of a first-order method. Steps that prove too long are halved (step backtracking)."""
+"""A search by rounds of a first-order method. SteppedAlgorithm that prove too long are halved (step backtracking)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from compfed.algorithms import FISTA, AcceleratedDecoupledProx, Algorithm, find
 from compfed.algorithms.base import Bounds
 from compfed.errors import StepSizeWarning
 from compfed.federation.queries import Lipschitz
-from compfed.federation.server.evaluation import Evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, gather
-from compfed.federation.server.rounds import CHECK, Order, Segment, runner
+from compfed.federation.server.rounds import CHECK, Order, Segment
+from compfed.federation.server.trial import Evaluated, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem
 from compfed.solvers.base import FIRST_ORDER, FederatedSolution, SearchOptions, Start
 from compfed.stopping import Certificate, Status, has_converged, has_stalled, rounding_error, rounding_level
@@ -40,11 +40,11 @@ def solve_by_rounds(
         ]
         L, L_max = lipschitz_bounds(spec, bound)
         start = replace(start, L=L, L_max=L_max, upper_bound=False)
-    steps = Steps(spec, search, start.bounds(spec, search.tau))
+    steps = SteppedAlgorithm(spec, search, start.bounds(spec, search.tau))
     step, tol = start.certificate_step(spec), search.tol * start.scale
     good, pieces, notes = start.x, list[Trace](), list[str]()
     done = spent = 0  # rounds in all, and with steps that were given up
-    run = runner(federation, Order([spec], steps.algorithm, good, tol, step, search.seed, search.progress))
+    run = search.rounds(federation)(Order([spec], steps.algorithm, good, tol, step, search.seed, search.progress))
     while True:
         allowed = min(steps.rounds_to_check(done), search.max_rounds - done)
         (segment,) = yield from run.advance(allowed)
@@ -64,7 +64,9 @@ def solve_by_rounds(
             break
         if steps_after is not steps:
             steps, pieces, spent = steps_after, [*pieces, segment.trace], done
-            run = runner(federation, Order([spec], steps.algorithm, good, tol, step, search.seed, search.progress))
+            run = search.rounds(federation)(
+                Order([spec], steps.algorithm, good, tol, step, search.seed, search.progress)
+            )
     trace = reduce(Trace.then, [*pieces, segment.trace])
     x = good if segment.at is None else trace.x
     converged = status is Status.CONVERGED or zero_to_rounding
@@ -80,10 +82,10 @@ def solve_all_by_rounds(
     """
     if specs[0].loss.curvature is None:  # the step depends on the model, and each problem has its own
         return (yield from gather([solve_by_rounds(federation, spec, search, start) for spec in specs]))
-    algorithm = Steps(specs[0], search, start.bounds(specs[0], search.tau)).algorithm
+    algorithm = SteppedAlgorithm(specs[0], search, start.bounds(specs[0], search.tau)).algorithm
     step = start.certificate_step(specs[0])
     order = Order(specs, algorithm, start.x, search.tol * start.scale, step, search.seed)
-    segments = yield from runner(federation, order).advance(min(search.max_rounds, SHARED_ROUNDS))
+    segments = yield from search.rounds(federation)(order).advance(min(search.max_rounds, SHARED_ROUNDS))
 
     def finish(spec: FederatedProblem, segment: Segment) -> Program[FederatedSolution]:
         """The solution of a segment that converged, or of the search that goes on from it."""
@@ -137,7 +139,7 @@ def faster_method(bounds: Bounds, n: int) -> type[Algorithm]:
 
 
 @dataclass(frozen=True)
-class Steps:
+class SteppedAlgorithm:
     """The algorithm in use, and the next one to try when its step proves too long (step backtracking)."""
 
     spec: FederatedProblem
@@ -159,7 +161,7 @@ class Steps:
         """Rounds until the next check of the step: few, at first, where the curvature changes with the model."""
         return SEGMENT if self.spec.loss.curvature is not None or done >= SEGMENT else SEGMENT // 10
 
-    def after(self, status: Status, rounds: int, at: Evaluation | None) -> tuple[str, Steps | None]:
+    def after(self, status: Status, rounds: int, at: Evaluated | None) -> tuple[str, SteppedAlgorithm | None]:
         """(note, steps): the same steps if they serve, shorter ones after a failure, None if nothing is left to try."""
         algorithm = self.algorithm
         if not status.failed:
@@ -173,7 +175,7 @@ class Steps:
         warnings.warn(f"{type(algorithm).__name__}: {note}.", StepSizeWarning, stacklevel=2)
         return note, steps
 
-    def _after_curvature_change(self, at: Evaluation | None) -> tuple[str, Steps]:
+    def _after_curvature_change(self, at: Evaluated | None) -> tuple[str, SteppedAlgorithm]:
         """New steps where the curvature at the model has changed by half or more."""
         old, given = self.bounds, isinstance(self.search.algorithm, Algorithm)
         if given or at is None or at.L is None or at.L_max is None or old.L / 1.5 < at.L < old.L * 1.5:

@@ -36,7 +36,9 @@ MAX_PROX_STEPS = 20_000  # of FISTA
 BFGS_TOLERANCE = 1e-4  # relative to the first step: the matrix of BFGS is a guess, its minimiser needs few digits
 OUTSIDE_DOMAIN = 1e30  # stands for an infinite g: the state of a solver is finite
 EPS = float(np.finfo(float).eps)
-_solve, _factor, _solve_factored = get_lapack_funcs(("posv", "potrf", "potrs"), dtype=np.float64)
+SINGULAR = 1e-13  # reciprocal condition number below which rounding decides the solution of a linear system
+SHIFT = 1e-12  # of the diagonal of a singular matrix
+_factor, _solve_factored, _condition = get_lapack_funcs(("potrf", "potrs", "pocon"), dtype=np.float64)
 
 
 # --- steps for any regulariser ---
@@ -305,6 +307,8 @@ class _Search:
     def _line_search(self, free: np.ndarray, step: np.ndarray, resting: np.ndarray) -> float:
         """Take the longest share of a step that decreases the model; returns the share, 0 if there is none."""
         form, u, before = self.form, self.u, self._value(self.u, self.r)
+        hidden = _rounding(np.abs(self.gradient + self.r) * np.abs(u - self.x)).sum() + 32 * EPS * abs(before)
+        violation = self._violation(u, self.r)
         bound = np.where(step > 0, form.upper[free], form.lower[free])
         ahead = ((form.kink[free] - u[free]) * step > 0) & (form.l1[free] > 0) & ~resting
         stops = np.clip(np.where(ahead, form.kink[free], bound), form.lower[free], form.upper[free])
@@ -322,10 +326,16 @@ class _Search:
                 self._stop_groups_at_zero(new)
             r = self.gradient + self.B @ (new - self.x)
             exact = share == 1 and form.separable and not passed.any()  # the minimum of a quadratic
-            if exact or self._value(new, r) < before:
+            change = -np.inf if exact else self._value(new, r) - before
+            # Where rounding hides the change of the value, the gradient still tells which of two points is nearer.
+            if change < -hidden or (change <= hidden and self._violation(new, r) < 0.5 * violation):
                 self.u, self.r = new, r
                 return float(share)
         return 0.0
+
+    def _violation(self, u: np.ndarray, r: np.ndarray) -> float:
+        """The norm of the least subgradient of the model at u, where its gradient is r."""
+        return float(np.linalg.norm(self.form.min_subgradient(u, r)))
 
     def _closest_to_zero(self, free: np.ndarray, step: np.ndarray) -> list[float]:
         """The first share of a step at which a group is closest to zero, and half of it: there its norm curves most."""
@@ -389,20 +399,36 @@ def _quadratic_plus_norm(eigenvalues: np.ndarray, b: np.ndarray, weight: float) 
 
 
 def solve_symmetric(K: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """K^-1 b for a symmetric K >= 0; where K is singular to rounding, a solution as far as there is one."""
-    _, x, failed = _solve(K, b)
-    if not failed:
-        return x
+    """K^-1 b for a symmetric K >= 0; where K is singular to rounding, a solution as far as there is one.
+
+    Whether Cholesky's method succeeds on a singular matrix is decided by rounding, and its solution may then be of any length.
+    So each factor is taken only if it is well enough conditioned, in units in which the diagonal of K is 1.
+    """
+    diagonal = np.diag(K)
+    unit = 1.0 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    K, b = unit[:, None] * K * unit, unit * b
+    factor = _conditioned_factor(K, SINGULAR)
+    if factor is not None:
+        return unit * _solve_factored(factor, b)[0]
     # Add a little to the diagonal, and correct the error of that by iterative refinement.
-    factor, failed = _factor(K + 1e-12 * np.trace(K) / len(K) * np.eye(len(K)))
-    if failed:
+    factor = _conditioned_factor(K + SHIFT * np.eye(len(K)), SHIFT / 10)
+    if factor is None:  # negative eigenvalues show how large the rounding errors of K are
         values, vectors = np.linalg.eigh(K)
-        kept = values > len(K) * EPS * max(values[-1], 0.0)
-        return vectors[:, kept] @ ((vectors[:, kept].T @ b) / values[kept])
+        kept = values > max(len(K) * EPS * values[-1], -2.0 * values[0], 0.0)
+        return unit * (vectors[:, kept] @ ((vectors[:, kept].T @ b) / values[kept]))
     x = _solve_factored(factor, b)[0]
     for _ in range(3):
         x += _solve_factored(factor, b - K @ x)[0]
-    return x
+    return unit * x
+
+
+def _conditioned_factor(K: np.ndarray, least: float) -> np.ndarray | None:
+    """The Cholesky factor of K, unless its reciprocal condition number is estimated below `least`."""
+    factor, failed = _factor(K)
+    if failed:
+        return None
+    reciprocal, _ = _condition(factor, np.linalg.norm(K, 1))
+    return factor if reciprocal >= least else None
 
 
 # --- a penalty known by its prox alone: restarted FISTA ---

@@ -35,15 +35,15 @@ import numpy as np
 
 from compfed._utils.text import versions
 from compfed.algorithms.base import Bounds, Citation
-from compfed.federation.accounting import payload
-from compfed.federation.server.evaluation import Evaluation, evaluate_request, evaluation
+from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Program
+from compfed.federation.server.trial import Evaluated, evaluate_request, evaluation
 from compfed.federation.spec import FederatedProblem
 from compfed.losses.base import ignore_overflow
 from compfed.problem_spec import optimality_at
 from compfed.regularisers import Regulariser
 from compfed.regularisers.coordinate_form import with_cached_form
-from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder, Start, State, first_state
+from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder, SolverState, Start, first_state
 from compfed.solvers.quadratic_model import bfgs_step, newton_step, next_working_set
 from compfed.stopping import NO_MINIMISER, STILL_GROWS, Certificate, Stop, StoppingRule
 from compfed.trace import Trace
@@ -66,22 +66,24 @@ class ProximalNewton(SecondOrder):
         """The solver has no step size."""
         return cls()
 
-    def init(self, x0: np.ndarray, at: Evaluation | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+    def init(
+        self, x0: np.ndarray, at: Evaluated | None = None, kept: Mapping[str, np.ndarray] | None = None
+    ) -> SolverState:
         if at is not None and at.H is not None:
             return first_state(x0, at.W)
         d = x0.size  # a working set that is narrower than d waits for the gradient at the start
         return first_state(x0, np.arange(d if (self.width or WIDTH) >= d else 0, dtype=np.int32))
 
-    def minimise_model(self, g: Regulariser, at: Evaluation, kept: Mapping[str, np.ndarray]) -> np.ndarray:
+    def minimise_model(self, g: Regulariser, at: Evaluated, kept: Mapping[str, np.ndarray]) -> np.ndarray:
         return newton_step(g, at.x, at.gradient, *_hessian(at))
 
-    def hessian_coordinates(self, g: Regulariser, at: Evaluation, x: np.ndarray) -> np.ndarray:
+    def hessian_coordinates(self, g: Regulariser, at: Evaluated, x: np.ndarray) -> np.ndarray:
         H, W = _hessian(at)
         predicted = at.gradient + np.bincount(W, H @ (x - at.x)[W], minlength=x.size)  # exact on W only
         return next_working_set(g, x, predicted, self.width or WIDTH)
 
 
-def _hessian(at: Evaluation) -> tuple[np.ndarray, np.ndarray]:
+def _hessian(at: Evaluated) -> tuple[np.ndarray, np.ndarray]:
     """H and W; empty where no Hessian was asked for."""
     return (np.zeros((0, 0)), np.zeros(0, int)) if at.H is None or at.W is None else (at.H, at.W)
 
@@ -107,14 +109,16 @@ class ProximalBFGS(SecondOrder):
         """The first step has length 1 / L."""
         return cls(eta=1.0 / bounds.L)
 
-    def init(self, x0: np.ndarray, at: Evaluation | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+    def init(
+        self, x0: np.ndarray, at: Evaluated | None = None, kept: Mapping[str, np.ndarray] | None = None
+    ) -> SolverState:
         missing = np.zeros((self.memory, x0.size))  # zeros stand for missing pairs, and the newest pair is the last
         return first_state(x0, kept=kept or {"S": missing, "Y": missing})
 
-    def minimise_model(self, g: Regulariser, at: Evaluation, kept: Mapping[str, np.ndarray]) -> np.ndarray:
+    def minimise_model(self, g: Regulariser, at: Evaluated, kept: Mapping[str, np.ndarray]) -> np.ndarray:
         return bfgs_step(g, at.x, at.gradient, kept["S"], kept["Y"], 1.0 / self.eta)
 
-    def keep(self, s: State, at_trial: Evaluation, t: float) -> Mapping[str, np.ndarray]:
+    def keep(self, s: SolverState, at_trial: Evaluated, t: float) -> Mapping[str, np.ndarray]:
         """The pairs with the new one, unless its points are equal or f is flat between them, to rounding."""
         if t < 1e-6:  # the pairs mislead: forget them
             return {name: np.zeros_like(pairs) for name, pairs in s.kept.items()}
@@ -147,10 +151,11 @@ def solve_by_trials(
     while True:
         if at is None or not _covers(at, state.trial.W):
             request = evaluate_request(spec, state.trial)
-            ((summed,),) = yield [request]
+            (sums,) = yield [request]
+            (summed,) = sums
             at = evaluation(spec, state.trial, summed)
-            history.count_message(request.queries[0], summed)
-            del summed  # it may be large, and the next one comes while this program waits
+            history.cost = history.cost.then(sums.cost)
+            del sums, summed  # they may be large, and the next one comes while this program waits
             history.add(at)
         converged = rule.converged
         stop = None if converged else rule.without_convergence()
@@ -164,7 +169,7 @@ def solve_by_trials(
         at = None
 
 
-def _covers(at: Evaluation, W: np.ndarray | None) -> bool:
+def _covers(at: Evaluated, W: np.ndarray | None) -> bool:
     """Whether an evaluation has the Hessian on W."""
     return W is None or not len(W) or (at.H is not None and at.W is not None and np.array_equal(at.W, W))
 
@@ -178,25 +183,22 @@ class _History:
         self.step = start.certificate_step(spec)
         self.rule = StoppingRule(self.spec, search.tol * start.scale, self.step)
         self.described, self.began = spec.describe(), time.perf_counter()
-        self.cached: set[str] = set()
-        payload(spec.objective, self.cached)  # the objective travels once, before the search
-        self.messages = 0
-        self.up = self.down = 0.0  # bytes
+        self.cost = Communication()
         self.rows: list[dict[str, float]] = []
 
-    def count_message(self, query: object, summed: object) -> None:
-        self.messages += 1
-        self.down += payload(query, self.cached)
-        self.up += payload(summed, set())
+    @property
+    def messages(self) -> int:
+        return self.cost.rounds
 
     @ignore_overflow
-    def add(self, at: Evaluation) -> None:
+    def add(self, at: Evaluated) -> None:
         """Record an evaluation."""
         point, vector = optimality_at(self.spec.regulariser, at.x, at.value, at.gradient, self.step), 8 * at.x.size
         self.rule.observe(at, point.objective, point.norm)
         row = {"round": self.messages, "objective": point.objective, "gradient_mapping": point.norm}
-        row |= {"nonzeros": np.count_nonzero(at.x), "vectors_up": self.up / vector, "vectors_down": self.down / vector}
-        row |= {"bytes_up": self.up, "bytes_down": self.down, "gradients": self.messages}
+        row |= {"nonzeros": np.count_nonzero(at.x), "vectors_up": self.cost.bytes_up / vector}
+        row |= {"vectors_down": self.cost.bytes_down / vector, "gradients": self.messages}
+        row |= {"bytes_up": self.cost.bytes_up, "bytes_down": self.cost.bytes_down}
         row |= {
             "gradient_rows": self.messages * float(np.mean(self.spec.sizes)),
             "client_proxes": 0,
@@ -204,7 +206,7 @@ class _History:
         }
         self.rows.append(row | {"seconds": time.perf_counter() - self.began})
 
-    def solution(self, state: State, stop: Stop) -> FederatedSolution:
+    def solution(self, state: SolverState, stop: Stop) -> FederatedSolution:
         """The best model, with its certificate and its trace."""
         at, rule = self.rule.best, self.rule
         assert at is not None

@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TextIO, TypedDict
@@ -21,22 +21,25 @@ import numpy.typing as npt
 
 import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.text import Steps, text_table, versions
+from compfed._utils.text import NamedSteps, text_table, versions
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.algorithms.costs import cost_of_a_round
 from compfed.errors import InputError
-from compfed.federation.accounting import payload
-from compfed.federation.queries import Evaluate, Query
+from compfed.federation.accounting import Communication
+from compfed.federation.enrolment import Enrolment
+from compfed.federation.queries import Evaluate
+from compfed.federation.server.program import Federation, Request, Summed
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.spec import FederatedProblem
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
-from compfed.report.figures import Line, Panel, draw
+from compfed.report.figures import Curve, Panel, draw
 from compfed.report.page import write_run_report
 from compfed.report.run_result import write_result
 from compfed.report.style import check_matplotlib
 from compfed.sampling import Scheme
+from compfed.schema import Schema
 from compfed.simulation import grid
 from compfed.simulation.options import check_sampling
 from compfed.solve import solve_federated, solve_pooled
@@ -174,27 +177,40 @@ def _score(trace: Trace) -> float:
     return float(trace["optimality"][-1]) if first is None else 1e-10 * first / max(int(trace["round"][-1]), 1)
 
 
-class RecordingFederation(InProcess):
-    """The sites of a problem, with the bytes of every message and the models it asked about."""
+@dataclass(eq=False)
+class _Watched:
+    """A federation with a record of its messages: the models that they asked about, and what they cost."""
 
-    def __init__(self, problem: Problem):
-        super().__init__(problem.sites)
-        self.models: list[np.ndarray] = []
-        self.bytes_down: list[float] = []  # of the message to a site
-        self.bytes_up: list[float] = []  # of the replies, on average
+    inner: Federation
+    models: list[np.ndarray] = field(default_factory=list)
+    costs: list[Communication] = field(default_factory=list)
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
-        replies = super().send(messages)
-        known, queries = set(self.cached), messages[0]  # every site receives the same message
-        self.bytes_down.append(sum(payload(query, known) for query in queries))
-        self.bytes_up.append(sum(payload(reply, set()) for reply in replies.values()) / len(replies))
-        self.models += [query.x[0] for query in queries if isinstance(query, Evaluate)]
-        return replies
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.inner.names
+
+    @property
+    def schema(self) -> Schema | None:
+        return self.inner.schema
+
+    @property
+    def enrolments(self) -> tuple[Enrolment, ...]:
+        return self.inner.enrolments
+
+    @property
+    def problems(self) -> Sequence[Mapping[str, Any]]:
+        return self.inner.problems
+
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
+        sums, cost = self.inner.exchange(requests)
+        self.costs.append(cost)
+        self.models += [q.x[0] for request in requests for q in request.queries if isinstance(q, Evaluate)]
+        return sums, cost
 
 
 def solver_trace(problem: Problem, solver: type[SecondOrder], x_star: npt.ArrayLike, rounds: int) -> Trace:
     """The run of a second-order solver with at most `rounds` messages, one row per message: the best model so far."""
-    sites, target = RecordingFederation(problem), np.asarray(x_star)
+    sites, target = _Watched(InProcess(problem.sites)), np.asarray(x_star)
     minimum = solve_federated(problem, solver.__name__, max_rounds=max(1, rounds - 1), federation=sites)
     x, F, distances = sites.models[0], np.inf, []
     for trial in sites.models:
@@ -206,8 +222,8 @@ def solver_trace(problem: Problem, solver: type[SecondOrder], x_star: npt.ArrayL
     columns = {
         "round": messages,
         "optimality": np.array(distances) / (np.linalg.norm(target) or 1.0),
-        "bytes_up": np.cumsum(sites.bytes_up),
-        "bytes_down": np.cumsum(sites.bytes_down),
+        "bytes_up": np.cumsum([cost.bytes_up for cost in sites.costs]),
+        "bytes_down": np.cumsum([cost.bytes_down for cost in sites.costs]),
         "gradients": messages,
     }
     return Trace(columns, x, minimum.trace.provenance)
@@ -281,7 +297,7 @@ class MethodComparison:
         x_star = {"gradient_mapping": self.certificate}
         content = {"problem": self.problem, "x_star": x_star, "methods": self.results}
         write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
-        lines = [Line(name, [trace], i, dots=len(trace) < 15) for i, (name, trace) in enumerate(self.traces.items())]
+        lines = [Curve(name, [trace], i, dots=len(trace) < 15) for i, (name, trace) in enumerate(self.traces.items())]
         last = len(COSTS) - 1  # its legend serves all
         draw(
             [
@@ -389,7 +405,7 @@ def compare_methods(
     if methods is None and (batch_size is not None or participants not in (None, problem.n)):
         chosen = [method for method in chosen if not is_solver(method)]
     rounds_of = {method: affordable_rounds(problem, method, budget, tau, options) for method in chosen}
-    x_star, steps = solve_pooled(problem), Steps(len(chosen), stream)
+    x_star, steps = solve_pooled(problem), NamedSteps(len(chosen), stream)
     traces: dict[str, Trace] = {}
     results: dict[str, MethodResult] = {}
     for method, most in rounds_of.items():

@@ -1,7 +1,7 @@
 """`compare_local_federated`: the models of single sites, their average, the federated model and the pooled one.
 
 Every site holds out some of its rows (`Holdout`). All models are fitted to the rows that are kept, the local ones in the
-messages of the federated one, and all are scored on the rows that are held out. No row leaves its site for that. Only the
+messages of the federated one, and all are scored on the rows that are held out, from sums over the sites. Only the
 pooled model, and scores beyond the mean loss, need the rows in this process.
 """
 
@@ -27,17 +27,16 @@ from compfed._utils.text import join_names, shorten, text_table, versions
 from compfed._utils.validation import check_int
 from compfed.data import Sites
 from compfed.errors import InputError, MissingExtra
-from compfed.estimators.base import FederatedModel
+from compfed.estimators.base import FederatedModel, place_of
 from compfed.estimators.export import communication_record
 from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.estimators.regression import FederatedGammaRegressor, FederatedNegativeBinomialRegressor
 from compfed.federation.accounting import Communication
-from compfed.federation.queries import HeldOut
+from compfed.federation.queries import HeldOut, HeldOutSum
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, Program, Request, SingleSite, for_site, gather, run_program
+from compfed.federation.server.program import Federation, OneSite, Program, Request, for_site, gather, run_program
 from compfed.federation.site.in_process import InProcess
-from compfed.federation.sums import HeldOutSum
 from compfed.losses import Poisson
 from compfed.losses.offset import unwrapped
 from compfed.report.coefficient_figures import comparison_figure
@@ -104,6 +103,10 @@ class SiteComparison:
         Fits that did not converge or that have several minimisers, and whether federated and pooled model differ.
     communication : Communication
         Messages and bytes of all fits and of the scores.
+    place : {"one process", "network"}
+        Where the rows were.
+    exact_sums : bool
+        Whether sums were exact, as over a network, or in double precision.
     """
 
     sites: tuple[str, ...]
@@ -125,6 +128,8 @@ class SiteComparison:
     estimator: str
     notes: tuple[str, ...]
     communication: Communication
+    place: str
+    exact_sums: bool
 
     def __str__(self) -> str:
         return _text(self)
@@ -238,7 +243,7 @@ def compare_local_federated(
     >>> found.models[-3:], found.used[-3:].astype(int).tolist(), (found.distance[-3:] < 1e-6).tolist()
     (('average of local', 'federated', 'pooled'), [10, 9, 9], [False, True, True])
 
-    Over a federation no row leaves its site, and the held-out rows are the same:
+    Over a federation the sites send sums, and the held-out rows are the same:
 
     >>> federation = cf.federation.InProcess(cf.data.from_table(t.X, t.y, t.sites))
     >>> same = cf.compare_local_federated(lasso, federation)
@@ -269,7 +274,7 @@ def compare_local_federated(
     pooled_by = ""
     if here is not None:
         coef, intercept, pooled_by = fit_pooled(model, here, kept)
-        models.append(_Model(POOLED, coef, intercept, models[-1].classes))
+        models.append(_CandidateModel(POOLED, coef, intercept, models[-1].classes))
     (losses, rows), scoring_cost = run_program(federation, _held_out_losses(federation, fitted, models, out))
     own, there = np.diag(losses)[: len(rows)], rows > 0  # each site with its own model
     own = np.append(own, own[there] @ rows[there] / rows.sum())
@@ -283,9 +288,9 @@ def compare_local_federated(
         **coefficients, sites=federation.names, models=tuple(model.label for model in models),
         scores={measure: values for measure, (values, _) in scores.items()},
         own={measure: own for measure, (_, own) in scores.items()},
-        rows=np.column_stack([fitted.prepared.summary.totals, rows]), status=tuple(model.status for model in models),
+        rows=np.column_stack([_rows_fitted_to(fitted, local), rows]), status=tuple(model.status for model in models),
         pooled_by=pooled_by, estimator=" ".join(repr(estimator).split()), notes=tuple(notes),
-        communication=cost.then(scoring_cost),
+        communication=cost.then(scoring_cost), **place_of(federation),
     )  # fmt: skip
 
 
@@ -318,15 +323,15 @@ def _federation(estimator: FederatedModel, data: object, y: object, sites: objec
 
 def _rows(federation: InProcess, subset: Holdout) -> Rows:
     """Features, labels and weights of the rows of a subset, site by site."""
-    masks = [(site, subset.mask(site)) for site in federation.sites]
-    return [(site.features[m], site.labels[m], site.row_weights[m]) for site, m in masks]
+    masks = [(site.rows, subset.mask(site.rows)) for site in federation.sites]
+    return [(rows.features[m], rows.labels[m], rows.weights[m]) for rows, m in masks]
 
 
 # --- the models ---
 
 
 @dataclass(frozen=True)
-class _Model:
+class _CandidateModel:
     """Coefficients on the original scale; None for a model that cannot be fitted."""
 
     label: str
@@ -335,7 +340,7 @@ class _Model:
     classes: np.ndarray | None = None
     status: str = ""
 
-    def has_classes_of(self, other: _Model) -> bool:
+    def has_classes_of(self, other: _CandidateModel) -> bool:
         """Is there a model, of the same classes?"""
         return self.coef is not None and np.array_equal(self.classes, other.classes)  # pyright: ignore[reportArgumentType]  # None equals None
 
@@ -390,7 +395,7 @@ def _fit_all(
     n = len(federation.names)
     programs: list[Program[Local]] = [_fit(federation, options, alphas[-1], kept)]
     for i in range(n):  # compiled where the whole federation is
-        alone = federation.alone(i) if isinstance(federation, Simulated) else SingleSite(federation, i)
+        alone = federation.alone(i) if isinstance(federation, Simulated) else OneSite(federation, i)
         programs.append(for_site(i, n, _fit(alone, options, alphas[i], kept)))
     fitted, *local = yield from gather(programs)
     if isinstance(fitted, str):
@@ -408,14 +413,14 @@ def _fit(federation: Federation, options: FitOptions, alpha: float | str, kept: 
         return str(problem)
 
 
-def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tuple[list[_Model], list[str]]:
+def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tuple[list[_CandidateModel], list[str]]:
     """The local models, their average and the federated one, and notes on fits that are missing or not the only one."""
     notes, models, gathered = [], [], fitted.prepared.summary
     all_classes = gathered.labels.classes
     for label, found in zip([*(f"local: {name}" for name in names), FEDERATED], [*local, fitted], strict=True):
         if isinstance(found, str):
             notes.append(f"{label}: {found}")
-            models.append(_Model(label, None, None, status="cannot be fitted"))
+            models.append(_CandidateModel(label, None, None, status="cannot be fitted"))
             continue
         if not found.minimum.converged:
             relative = found.minimum.certificate.relative
@@ -427,20 +432,27 @@ def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tup
         classes, status = found.prepared.summary.labels.classes, ""
         if classes is not None and all_classes is not None and len(classes) < len(all_classes):
             status = f"{len(classes)} of {len(all_classes)} classes"
-        models.append(_Model(label, np.atleast_2d(coef), np.atleast_1d(intercept), classes, status))
+        models.append(_CandidateModel(label, np.atleast_2d(coef), np.atleast_1d(intercept), classes, status))
     *each, federated = models
-    weights = np.ones(len(each)) if fitted.prepared.options.equal_sites else gathered.totals
+    weights = np.ones(len(each)) if fitted.prepared.options.equal_sites else _rows_fitted_to(fitted, local)
     usable = [i for i, model in enumerate(each) if model.has_classes_of(federated)]
-    average = _Model(AVERAGE, None, None, status="no local model")
+    average = _CandidateModel(AVERAGE, None, None, status="no local model")
     if usable:
         coefs, intercepts = zip(*((each[i].coef, each[i].intercept) for i in usable), strict=True)
         status = "" if len(usable) == len(each) else f"{len(usable)} of {len(each)} sites"
         coef, intercept = (np.average(values, axis=0, weights=weights[usable]) for values in (coefs, intercepts))
-        average = _Model(AVERAGE, coef, intercept, all_classes, status)
+        average = _CandidateModel(AVERAGE, coef, intercept, all_classes, status)
     return [*each, average, federated], notes
 
 
-def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str] | None) -> dict[str, Any]:
+def _rows_fitted_to(fitted: Fitted, local: Sequence[Local]) -> np.ndarray:
+    """The weight of the rows of each site: from its own fit, and estimated where it has none."""
+    estimated = fitted.prepared.summary.totals
+    own = [None if isinstance(one, str) else float(one.prepared.summary.totals.sum()) for one in local]
+    return np.array([guess if there is None else there for guess, there in zip(estimated, own, strict=True)])
+
+
+def _coefficients(models: Sequence[_CandidateModel], fitted: Fitted, names: Sequence[str] | None) -> dict[str, Any]:
     """The fields of `SiteComparison` about coefficients; the last model is the reference."""
     gathered, reference = fitted.prepared.summary, models[-1]
     assert reference.coef is not None
@@ -468,7 +480,7 @@ def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str]
     )  # fmt: skip
 
 
-def _disagreement(rows: Rows, models: Sequence[_Model], distance: float) -> list[str]:
+def _disagreement(rows: Rows, models: Sequence[_CandidateModel], distance: float) -> list[str]:
     """A note where federated and pooled coefficients differ: they may, where the predictions cannot."""
     if distance <= SAME:
         return []
@@ -482,7 +494,7 @@ def _disagreement(rows: Rows, models: Sequence[_Model], distance: float) -> list
 
 
 def _held_out_losses(
-    federation: Federation, fitted: Fitted, models: Sequence[_Model], out: Holdout
+    federation: Federation, fitted: Fitted, models: Sequence[_CandidateModel], out: Holdout
 ) -> Program[tuple[np.ndarray, np.ndarray]]:
     """Mean losses (models, sites + 1) on held-out rows, and the weight of these rows at each site. One message."""
     n, scaling = len(federation.names), fitted.prepared.scaling
@@ -499,14 +511,14 @@ def _held_out_losses(
 
 
 def _row_scores(
-    rows: Rows, models: Sequence[_Model], by_class: bool, counts: bool
+    rows: Rows, models: Sequence[_CandidateModel], by_class: bool, counts: bool
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Accuracy, D^2 (of counts) or R^2 of every model, and with each site's own model, from held-out rows."""
     measure = "accuracy" if by_class else "D^2" if counts else "R^2"
     y, weight = (np.concatenate([part[k] for part in rows]) for k in (1, 2))
     where = np.repeat(np.arange(len(rows)), [len(labels) for _, labels, _ in rows])
 
-    def predictions(model: _Model) -> np.ndarray:
+    def predictions(model: _CandidateModel) -> np.ndarray:
         """Predicted labels; of classes, 1 where the prediction is right."""
         if model.coef is None:
             return np.full(y.shape, np.nan)

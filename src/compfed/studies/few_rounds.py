@@ -20,7 +20,7 @@ import numpy as np
 
 import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.text import Steps, text_table
+from compfed._utils.text import NamedSteps, text_table
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.data import from_table
@@ -31,7 +31,7 @@ from compfed.federation.spec import FederatedProblem
 from compfed.losses import Logistic
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, OnBlock, Zero
-from compfed.report.figures import Line, Panel, draw
+from compfed.report.figures import Curve, Panel, draw
 from compfed.report.page import write_run_report
 from compfed.report.run_result import write_result
 from compfed.report.style import check_matplotlib
@@ -166,7 +166,7 @@ class FewRounds:
             first = next(iter(np.flatnonzero(trace["optimality"] <= FLOOR)), len(trace))
             shown = replace(trace, columns={c: values[: first + 1] for c, values in trace.columns.items()})
             width = widths.get(method, 1.6)
-            lines.append(Line(method, [shown], STYLES[method], width=width, dots=len(trace) < 15))
+            lines.append(Curve(method, [shown], STYLES[method], width=width, dots=len(trace) < 15))
         return Panel(title, lines, x=x, floor=FLOOR, log_x=True)
 
 
@@ -191,7 +191,7 @@ def few_rounds(quick: bool = False, rounds: int | None = None, out: str | Path |
         check_matplotlib()
         check_writable(Path(out), f"out={str(out)!r}")
     cases, found = problems(quick), FewRounds({}, {})
-    steps = Steps(len(cases) * len(METHODS))
+    steps = NamedSteps(len(cases) * len(METHODS))
     for name, problem in cases.items():
         best = solve_federated(problem, "ProximalNewton", tol=1e-15)  # as close as rounding allows
         traces = found.traces[name] = {}

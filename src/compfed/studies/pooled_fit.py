@@ -43,7 +43,7 @@ class PooledFit(NamedTuple):
     solver: str
 
 
-class Rows(NamedTuple):
+class PooledRows(NamedTuple):
     """The pooled rows: columns centred and scaled as the estimator asks, weights that sum to the number of rows."""
 
     Z: np.ndarray
@@ -99,11 +99,11 @@ def _published(prepared: PreparedProblem, coef: np.ndarray, intercept: Any, solv
 
 def _pooled_rows(
     estimator: FederatedModel, federation: InProcess, subset: RowSubset | None, classes: np.ndarray | None
-) -> tuple[Rows, np.ndarray, np.ndarray]:
+) -> tuple[PooledRows, np.ndarray, np.ndarray]:
     """The rows, and the centre and scale of their columns."""
-    weights = [site.weights_of(subset) for site in federation.sites]
-    X = np.concatenate([site.whole()[w > 0] for site, w in zip(federation.sites, weights, strict=True)])
-    y = np.concatenate([site.labels[w > 0] for site, w in zip(federation.sites, weights, strict=True)])
+    weights = [site.rows.weights_of(subset) for site in federation.sites]
+    X = np.concatenate([site.rows.whole()[w > 0] for site, w in zip(federation.sites, weights, strict=True)])
+    y = np.concatenate([site.rows.labels[w > 0] for site, w in zip(federation.sites, weights, strict=True)])
     equal = estimator.site_weights == "equal"
     weight = np.concatenate([w[w > 0] / (w.sum() if equal else 1.0) for w in weights])
     weight *= len(weight) / weight.sum()
@@ -114,10 +114,10 @@ def _pooled_rows(
         varies = np.ptp(X, axis=0) > 0 if estimator.fit_intercept else spread > 0
         scale = np.where(varies, spread, 1.0)
     targets = y.astype(float) if classes is None else np.searchsorted(classes, y).astype(float)
-    return Rows((X - centre) / scale, targets, weight, 0 if classes is None else len(classes)), centre, scale
+    return PooledRows((X - centre) / scale, targets, weight, 0 if classes is None else len(classes)), centre, scale
 
 
-def _scikit_learn_model(model: FederatedModel, alpha: float, rows: Rows) -> LinearFit | None:
+def _scikit_learn_model(model: FederatedModel, alpha: float, rows: PooledRows) -> LinearFit | None:
     """scikit-learn's estimator with the objective of `model`, if there is one."""
     intercept = model.fit_intercept
     exact: dict[str, Any] = {"fit_intercept": intercept, "tol": 1e-14, "max_iter": 100_000}
@@ -137,7 +137,7 @@ def _scikit_learn_model(model: FederatedModel, alpha: float, rows: Rows) -> Line
     return None
 
 
-def _logistic(model: FederatedLogisticRegression, rows: Rows) -> LogisticRegression:
+def _logistic(model: FederatedLogisticRegression, rows: PooledRows) -> LogisticRegression:
     n, d = rows.Z.shape
     C = 1.0 / (n * model.alpha) if model.alpha > 0 else np.inf
     options = {"C": C, "fit_intercept": model.fit_intercept, "tol": 1e-12, "random_state": 0}
@@ -150,7 +150,7 @@ def _logistic(model: FederatedLogisticRegression, rows: Rows) -> LogisticRegress
     return LogisticRegression(**options)
 
 
-def _fitted(model: LinearFit, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def _fitted(model: LinearFit, rows: PooledRows) -> tuple[np.ndarray, np.ndarray]:
     """Coefficients (outputs, columns) and intercepts (outputs,) of Z."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the gradient mapping decides

@@ -19,11 +19,10 @@ from compfed.errors import ClassesDifferWarning, InputError
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
 from compfed.estimators.programs.per_column import read_bounds, read_factors
 from compfed.federation.enrolment import check_columns, max_hessian_columns
-from compfed.federation.queries import Describe, Evaluate, Moments
+from compfed.federation.queries import Describe, Description, Evaluate, Moments, MomentsSum
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
+from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
-from compfed.federation.sums import Description, MomentsSum
 from compfed.losses import Loss, OneOutput, Squared, WithOffset
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
@@ -210,7 +209,7 @@ def _all_or_none(names: Sequence[str], offsets: Sequence[bool]) -> bool:
 
 def _warn_of_classes(federation: Federation, sites: Description) -> None:
     """Warn where every site has two classes and the sites together have more: 0 and 1 at one, 1 and 2 at another."""
-    schema = getattr(federation, "schema", None)
+    schema = federation.schema
     agreed = schema is not None and schema.label is not None and schema.label.classes is not None
     each = [classes for classes in sites.site_classes if classes is not None and len(classes)]
     if agreed or len(sites.classes) <= 2 or len(each) < 2 or any(len(classes) != 2 for classes in each):
@@ -350,8 +349,10 @@ def prepare(
     intercept = options.fit_intercept and not profile
     if labels.mean is not None and len(labels.mean) != outputs:
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
-    centre = pooled_mean(summary.moments) if options.fit_intercept else np.zeros(summary.width)
-    scale = family.column_scale(spread(summary.moments, centre), options.standardize)
+    mean = pooled_mean(summary.moments)
+    centre = mean if options.fit_intercept else np.zeros(summary.width)
+    # a standard deviation is about the mean, whether columns are centred or not
+    scale = family.column_scale(spread(summary.moments, mean if options.standardize else centre), options.standardize)
     scaling = FeatureScaling(centre, scale, intercept, outputs)
     spec = FederatedProblem(
         objective=ObjectiveSpec(loss, scaling, classes, summary.subset, profile=profile),
@@ -363,7 +364,7 @@ def prepare(
         sizes=np.maximum(summary.rows, 1),
         width=summary.width + int(intercept),
         max_hessian_columns=max_hessian_columns(
-            enrolments_of(federation),
+            federation.enrolments,
             summary.subset.folds if isinstance(summary.subset, Fold) else 0,
             getattr(loss, "jumps", False),
         ),
@@ -372,7 +373,7 @@ def prepare(
     if intercept:
         best = family.null_intercept(labels)
         if best is None or summary.offset:
-            best = yield from _search_intercept(spec, _near(best, labels))
+            best = yield from _search_intercept(spec, near(best, labels))
         null[scaling.penalised :] = best
     start = yield from evaluate_start(spec.with_regulariser(options.penalty(scaling, 1.0)), options.search, null)
     return PreparedProblem(options, spec, scaling, start, summary)
@@ -397,13 +398,13 @@ def common_intercepts(prepared: PreparedProblem, models: np.ndarray) -> Program[
     wide = getattr(loss, "delta", None) or 1.0
     start = prepared.options.family.null_intercept(prepared.summary.labels)
     if start is None or prepared.summary.offset:
-        start = yield from _search_intercept(spec, _near(start, prepared.summary.labels))
+        start = yield from _search_intercept(spec, near(start, prepared.summary.labels))
     points = float(start[0]) + wide * np.linspace(-1.0, 1.0, 9)
     every = np.broadcast_to(points, (len(models), points.size))
     return (yield from _intercepts(replace(spec, objective=objective, width=spec.width + 1), models, every, moves=True))
 
 
-def _near(best: np.ndarray | None, labels: Labels) -> float:
+def near(best: np.ndarray | None, labels: Labels) -> float:
     """A point near the best intercept, to search around."""
     near = labels.mean if best is None else best
     return 0.0 if near is None else float(near[0])

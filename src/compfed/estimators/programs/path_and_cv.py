@@ -21,13 +21,16 @@ from compfed.errors import InputError
 from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions, Fitted, PooledSummary, PreparedProblem, Relaxed
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import HeldOut, SiteRefusal
-from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
+from compfed.federation.queries import HeldOut
+from compfed.federation.query import SiteRefusal
+from compfed.federation.server.program import Federation, Program, Request, gather
+from compfed.federation.server.trial import Evaluated
 from compfed.monitor import Progress
 from compfed.solvers.auto import choose, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.solvers.first_order import solve_all_by_rounds
 from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, check_folds, cv_splits, training_rows
+from compfed.stopping import rounding_error
 
 STRIDE = 8  # every eighth alpha first, then the rest
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next block starts where these ended
@@ -44,6 +47,7 @@ class AlphaGrid:
     alphas: npt.ArrayLike | None
     n_alphas: int
     eps: float
+    survives_refusals: bool = False  # whether a fit goes on where a site refuses a model
 
     def __post_init__(self) -> None:
         """Refuse parameters that cannot be used, before any work."""
@@ -81,21 +85,32 @@ class AlphaGrid:
 
 
 def _null_gradient(federation: Federation, prepared: PreparedProblem) -> Program[np.ndarray]:
-    """The gradient where all penalised coefficients are 0 and the others optimal; 0 for the others.
+    """The gradient where all penalised coefficients are 0 and the others optimal; 0 for the others, and where it is rounding alone.
 
-    It is enlarged by its error, so that the coefficients are exactly 0 at the alpha_max that follows from it.
+    With unpenalised columns it is enlarged by its error, so that the coefficients are exactly 0 at the alpha_max that follows.
     """
-    free, null = prepared.unpenalised(), prepared.null
-    assert null.at is not None
-    if not free.any():
-        return null.at.gradient
-    kept = free.copy()
-    kept[prepared.scaling.penalised :] = True
-    search = replace(prepared.options.search, progress=None)
-    found = yield from solve(federation, prepared.restricted(kept), search, null)
-    assert found.at is not None
-    error = 10 * (found.certificate.gradient_mapping + found.certificate.rounding)
-    return np.where(free, 0.0, found.at.gradient + np.copysign(error, found.at.gradient))
+    free, null, error = prepared.unpenalised(), prepared.null, 0.0
+    at = null.at
+    if free.any():
+        kept = free.copy()
+        kept[prepared.scaling.penalised :] = True
+        search = replace(prepared.options.search, progress=None)
+        found = yield from solve(federation, prepared.restricted(kept), search, null)
+        at, error = found.at, 10 * (found.certificate.gradient_mapping + found.certificate.rounding)
+    assert at is not None
+    gradient = np.where(free, 0.0, at.gradient)
+    if np.linalg.norm(gradient[: prepared.scaling.penalised]) <= 10 * _rounding(prepared, at):
+        return np.zeros_like(gradient)
+    return np.where(free, 0.0, gradient + np.copysign(error, gradient))
+
+
+def _rounding(prepared: PreparedProblem, at: Evaluated) -> float:
+    """What rounding can make of a gradient that is zero. The intercepts of a profile count too, though they stay at the sites."""
+    x = at.x
+    if prepared.options.site_effects:
+        labels = prepared.summary.labels
+        x = np.append(x, fit.near(prepared.options.family.null_intercept(labels), labels))
+    return rounding_error(prepared.spec.sizes, x, prepared.null.L, at.terms)
 
 
 # --- the path ---
@@ -215,14 +230,12 @@ def cross_validate(
     federation: Federation, options: FitOptions, grid: AlphaGrid, cv: object, seed: int, rule: str, listed: int
 ) -> Program[Selection]:
     """Fit every alpha to every split and to all rows, and choose one."""
-    enrolments = enrolments_of(federation)
     if options.site_effects and isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
         raise InputError(
             "cv='leave-one-site-out' with site_effects='profile': a site that is left out has no rows to fit its own intercept "
             "to, and no intercept of another site is meant for it. Use folds inside the sites (cv=5)."
         )
-    if enrolments is not None:
-        check_cv(federation.names, enrolments, cv)
+    check_cv(federation.names, federation.enrolments, cv)
     everything = yield from fit.describe_sites(federation, options)
     classes, rows = everything.labels.classes, everything.rows.tolist()
     splits = cv_splits(cv, seed, rows, options.family.classifies, listed)
@@ -280,7 +293,7 @@ def _extend(
     for _ in range(EXTENSIONS):
         if not falls_at_the_end(alphas, _mean_losses(paths)):
             break
-        if _refusals_end_the_run(federation):
+        if not grid.survives_refusals and any(e.min_rows > 1 for e in federation.enrolments):
             return alphas, paths, NOT_EXTENDED
         more = alphas[-1] * grid.ratio ** np.arange(1, (grid.n_alphas + 1) // 2 + 1)
         try:
@@ -289,12 +302,6 @@ def _extend(
             return alphas, paths, f" Smaller ones were tried, and a site refused them: {str(refusal).rstrip('.')}."
         alphas = np.concatenate([alphas, more])
     return alphas, paths, ""
-
-
-def _refusals_end_the_run(federation: Federation) -> bool:
-    """Whether sites may refuse models, and sums are exact: a sum without one site would not be the sum."""
-    enrolments = enrolments_of(federation) if getattr(federation, "exchange", None) is not None else None
-    return any(e.min_rows > 1 for e in enrolments or ())
 
 
 def falls_at_the_end(alphas: np.ndarray, mean: np.ndarray) -> bool:

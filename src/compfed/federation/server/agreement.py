@@ -10,13 +10,28 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed.errors import InputError
 from compfed.federation.enrolment import EMPTY_COLUMN, RARE_LEVELS, Enrolment
-from compfed.federation.queries import Tabulate
+from compfed.federation.queries import Tabulate, TabulateSum
 from compfed.federation.server.program import Program, Request
 from compfed.federation.server.tabulation import label_columns, moments_of
-from compfed.federation.sums import TabulateSum
-from compfed.schema import CategoricalColumn, Column, Label, NumericColumn, Schema, level_text, sorted_levels
+from compfed.schema import (
+    MISSING_LEVEL,
+    CategoricalColumn,
+    Column,
+    Label,
+    NumericColumn,
+    Schema,
+    level_text,
+    sorted_levels,
+)
 
 SHOWN = 20  # disagreements in one error
+RARE_CLASS = (
+    "do not name all classes, as too few rows have one; rows of a class that no site names cannot be encoded: that site refuses its "
+    "table until they are left out, or join another class"
+)
+RARE_NUMBER = (
+    "have a value that too few rows have; a classifier may be refused there, a regression takes it as a number"
+)
 NEW_FILE = "Take the same schema file at every site, or take `schema` out of every site.toml and agree on a new one."
 
 
@@ -153,9 +168,11 @@ class _Merge:
         rare = self._flags("has_rare", name)
         if rare:
             self.notes.append(
-                f"{name}: site(s) {join_names(rare)} have levels of too few rows to be named; they count as {levels[0]!r} "
-                '(other = "reference")'
+                f"{name}: site(s) {join_names(rare)} do not name all levels, as too few rows have one or there are too many; those "
+                f'that no site names count as {levels[0]!r} (other = "reference"), and those that another site names as themselves'
             )
+        if missing:
+            self.notes.append(f"{name}: missing values become a level of their own, {MISSING_LEVEL!r}")
         return CategoricalColumn(tuple(levels), "level" if missing else "refuse", "reference" if rare else "refuse")
 
     def _check_capitals(self, name: str, every: Sequence[tuple[str, set[str]]]) -> None:
@@ -182,12 +199,13 @@ class _Merge:
         self._same("the column of labels", columns)
         if columns[0] is None or len(set(columns)) > 1:
             return None
+        classes = self._classes()
         for name in label_columns(self.enrolments[0]):
             if missing := self._flags("has_missing", name):
                 self.problems.append(f"site(s) {join_names(missing)} have rows without a label ({name!r}); drop them")
             if rare := self._flags("has_rare", name):
-                self.notes.append(f"{name}: site(s) {join_names(rare)} have a class of too few rows to be named")
-        return Label(columns[0], self._classes())
+                self.notes.append(f"{name}: site(s) {join_names(rare)} {RARE_CLASS if classes else RARE_NUMBER}")
+        return Label(columns[0], classes)
 
     def _classes(self) -> tuple[str, ...] | None:
         """The classes, where labels are words. Two classes at every site, and more of them together, are a mistake."""
@@ -232,15 +250,25 @@ def _resolved(schema: Schema, query: Tabulate, found: TabulateSum) -> Schema:
                 f"the column out (drop), or write [columns.{name}] impute = NUMBER into a schema file."
             )
         columns[name] = replace(column, impute=mean)
-        notes.append(f"{name}: missing values ({_counted(found.missing[j])} rows) become the mean, {mean:.6g}")
+        missing = found.missing[j]
+        notes.append(
+            f"{name}: missing values ({_counted(missing)} rows) become {mean:.6g}, the mean of the others{_rounded(missing)}"
+        )
     for name, levels in zip(query.categorical, query.levels, strict=True):
         column, counts = columns[name], found.levels[at : at + len(levels), 0]
         at += len(levels)
         assert isinstance(column, CategoricalColumn)
         most = levels[int(counts.argmax())]
         columns[name] = replace(column, missing=most)
-        notes.append(f"{name}: missing values become the most frequent level, {most!r}")
+        rounded = _rounded(found.levels[at - len(levels) : at])
+        notes.append(f"{name}: missing values become {most!r}, the most frequent level{rounded}")
     return replace(schema, columns=columns, notes=tuple(notes))
+
+
+def _rounded(bounds: np.ndarray) -> str:
+    """What a mean, or the largest count, holds up to, where sites tell bounds of their counts."""
+    low, high = np.reshape(bounds, (-1, 2)).T
+    return "" if (low == high).all() else ", as far as the sites' rounded counts tell"
 
 
 def _counted(bounds: np.ndarray) -> str:

@@ -7,10 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from compfed._utils.arrays import add_pairs, divide_pairs, multiply_pairs, two_product
-from compfed.errors import InputError
-from compfed.federation.queries import Moments
+from compfed.federation.queries import Moments, MomentsSum
 from compfed.federation.server.program import Federation, ask
-from compfed.federation.sums import MomentsSum
 
 
 class ColumnScales(NamedTuple):
@@ -32,8 +30,6 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
     [4.0, 4.32]
     """
     (moments,) = ask(federation, Moments(), weights=weights)
-    if moments is None:
-        raise InputError("the sites have different numbers of columns. All sites need the same columns.")
     mean = pooled_mean(moments)
     return ColumnScales(mean, spread(moments, mean))
 

@@ -13,57 +13,61 @@ carried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import inspect
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from compfed._utils.compilation import jax_settings
+from compfed._utils.plain import Record
 from compfed.errors import InputError
-from compfed.federation.accounting import Communication, payload, query_cost
+from compfed.federation.accounting import Communication
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal, Weighting
-from compfed.federation.server.sums import total
+from compfed.federation.query import Query, Refusal, SiteRefusal, Weighting
+from compfed.schema import Schema
 
 T = TypeVar("T")
 
 
 class Federation(Protocol):
-    """Sites in this process, or sites across a network: a `Replying` or a `Summing` federation."""
+    """Sites that are asked for sums: in this process, across a network, or a record of either."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
     @property
-    def cached(self) -> set[str]:
-        """Hashes of the records that the sites have received, so that they need not travel again."""
+    def schema(self) -> Schema | None:
+        """The schema that the sites encoded their rows with; None without one."""
         ...
-
-
-class Replying(Federation, Protocol):
-    """A federation whose replies are added here, in double precision."""
-
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
-        """Send one message to each site named and return one reply from each; an error names the site."""
-        ...
-
-
-class Summing(Federation, Protocol):
-    """A federation that returns sums: exact, and masked over a network."""
 
     @property
     def enrolments(self) -> tuple[Enrolment, ...]:
         """The facts that the server knows site by site."""
         ...
 
-    def exchange(self, requests: Sequence[Request]) -> tuple[Sums, Communication]:
-        """Send one message to every site that is asked something; return the sums of each request, and what they cost."""
+    @property
+    def problems(self) -> Sequence[Record]:
+        """What went wrong on the way and was mended: time, number of the message, site, and the problem in words."""
+        ...
+
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
+        """Send one message to every site that is asked something; return the sums of each request, and what it cost."""
         ...
 
 
-def enrolments_of(federation: Federation) -> tuple[Enrolment, ...] | None:
-    """The enrolments of the sites; None where there is no wall between them and the server."""
-    return getattr(federation, "enrolments", None)
+MEMBERS = ("names", "schema", "enrolments", "problems", "exchange")
+
+
+class Summed(tuple[Any, ...]):
+    """The sum of the replies to each query of a request, and what the request cost."""
+
+    cost: Communication
+
+    def __new__(cls, sums: Iterable[object], cost: Communication) -> Summed:
+        made = super().__new__(cls, sums)
+        made.cost = cost
+        return made
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,9 @@ class Request:
         Positions of the sites that are asked; all unless given.
     weights : array, optional
         The factor of each asked site's reply in the sum; 1 unless given.
-    weighting : {"rows", "sites", "once"}
-        The factor that each site gives its own reply where sums are exact: the weight of its rows, 1 if it has any, or 1.
-        `weights` are proportional to it. The sum is then divided by that of the factors, unless it is "once".
+    weighting : {"rows", "sites", "once"}, optional
+        The factor that each site gives its own reply: the weight of its rows, 1 if it has any, or 1. `weights` are
+        proportional to it, and not used. The sum is then divided by that of the factors, unless it is "once".
     models : int
         Number of models that the queries are about.
     counts : bool
@@ -101,16 +105,14 @@ class Spent:
     cost: Communication
 
 
-Sums = list[tuple[Any, ...]]  # of each request, the sum of the replies to each of its queries
+QuerySums = tuple[Any, ...]  # of the queries of a request
+Sums = Sequence[QuerySums]  # of each request
 Program = Generator[Sequence[Request] | Spent, Any, T]
 
 
 def run_program(federation: Federation, program: Program[T]) -> tuple[T, Communication]:
     """Drive a program to its result; return it with the messages and bytes it cost."""
-    if not hasattr(federation, "send") and not hasattr(federation, "exchange"):
-        raise InputError(
-            f"a federation is an InProcess(sites), or what connect(...) returns; got {type(federation).__name__}."
-        )
+    check_federation(federation, "a server program")
     with jax_settings():
         cost, sums = Communication(), None
         while True:
@@ -122,7 +124,7 @@ def run_program(federation: Federation, program: Program[T]) -> tuple[T, Communi
             if isinstance(step, Spent):
                 cost = cost.then(step.cost)
             else:
-                sums, message = _exchange(federation, step)
+                sums, message = federation.exchange(step)
                 cost = cost.then(message)
 
 
@@ -172,29 +174,45 @@ def for_site(site: int, n: int, program: Program[T]) -> Program[T]:
             sums = refusal.sums
 
 
-class SingleSite:
+@dataclass(frozen=True)
+class OneSite:
     """One site of a federation, as a federation of its own: what a program over that site alone may know of it."""
 
-    def __init__(self, federation: Federation, site: int):
-        self.names, self.cached = (federation.names[site],), federation.cached
-        self._federation, self._site = federation, site
+    whole: Federation
+    site: int
 
     @property
-    def enrolments(self) -> tuple[Enrolment, ...] | None:
-        """The enrolment of the site; None where there is no wall."""
-        known = enrolments_of(self._federation)
-        return None if known is None else (known[self._site],)
+    def names(self) -> tuple[str, ...]:
+        return (self.whole.names[self.site],)
 
     @property
-    def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
-        """Exact sums over this site alone, where the federation makes them."""
-        inner = getattr(self._federation, "exchange", None)
-        if inner is None:
-            return None
-        return lambda requests: inner([replace(request, sites=(self._site,)) for request in requests])
+    def schema(self) -> Schema | None:
+        return self.whole.schema
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
-        return {0: cast(Replying, self._federation).send({self._site: messages[0]})[self._site]}
+    @property
+    def enrolments(self) -> tuple[Enrolment, ...]:
+        return (self.whole.enrolments[self.site],)
+
+    @property
+    def problems(self) -> Sequence[Record]:
+        return self.whole.problems
+
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
+        return self.whole.exchange([replace(request, sites=(self.site,)) for request in requests])
+
+
+def is_federation(given: object) -> bool:
+    """Whether it declares the members of a federation. Reads none of them: over a network, one sends a message."""
+    missing = object()
+    return all(inspect.getattr_static(given, name, missing) is not missing for name in MEMBERS)
+
+
+def check_federation(given: object, what: str) -> None:
+    """Refuse what is no federation, where a person hands one in."""
+    if not is_federation(given):
+        raise InputError(
+            f"{what} takes a federation: an InProcess(sites), or what cf.network.connect returns; got {type(given).__name__}."
+        )
 
 
 @dataclass
@@ -220,40 +238,11 @@ class _Task:
             self.result, self.done = end.value, True
 
 
-def ask(federation: Federation, *queries: Query, weights: np.ndarray | None = None) -> Replies:
+def ask(federation: Federation, *queries: Query, weights: np.ndarray | None = None) -> QuerySums:
     """Send one message to every site; return the weighted sum of the replies to each query."""
 
-    def program() -> Program[tuple[Any, ...]]:
+    def program() -> Program[QuerySums]:
         (sums,) = yield [Request(queries, weights=weights)]
         return sums
 
     return run_program(federation, program())[0]
-
-
-def _exchange(federation: Federation, requests: Sequence[Request]) -> tuple[Sums, Communication]:
-    """Send one message to every site that is asked something; return the sums of each request, and what they cost."""
-    exchange = getattr(federation, "exchange", None)
-    if exchange is not None:
-        return exchange(requests)
-    replying = cast(Replying, federation)
-    names = federation.names
-    messages: dict[int, list[Query]] = {}
-    places = []  # where the queries of each request are in the message to each site
-    for request in requests:
-        asked = range(len(names)) if request.sites is None else request.sites
-        places.append([(i, len(messages.setdefault(i, []))) for i in asked])
-        for i in asked:
-            messages[i] += request.queries
-    replies = replying.send(messages)
-    sums, cost = [], Communication(rounds=1)
-    for request, spots in zip(requests, places, strict=True):
-        here, found = [names[i] for i, _ in spots], []
-        for j, query in enumerate(request.queries):
-            each = [replies[i][start + j] for i, start in spots]
-            down = payload(query, federation.cached) * len(spots) / len(names)
-            up = sum(payload(reply, set()) for reply in each) / len(names)
-            counted = request.counts and j == 0
-            cost = cost.beside(query_cost(type(query).__name__, down, up, request.models, counted))
-            found.append(total(query, each, request.weights, here))
-        sums.append(tuple(found))
-    return sums, cost

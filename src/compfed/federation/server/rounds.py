@@ -2,7 +2,7 @@
 
 `ServerLoop` runs one round after another by messages. Over sites in this process it is `simulation.run_plain`; over a network it
 is the real federation. `Order` and `Runner` run models side by side, evaluated every few rounds. A federation whose rounds
-are compiled brings its own runner (`simulation.local_federation`); both count the same messages.
+are compiled has another runner (`simulation.local_federation`); the caller chooses, and both count the same messages.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -25,16 +26,15 @@ from compfed.algorithms.costs import largest_prox_step
 from compfed.algorithms.round import run_round
 from compfed.errors import InputError, RunWarning
 from compfed.federation.codec import named
-from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
-from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
+from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate, UpdateSum
 from compfed.federation.server.program import Federation, Program, Request, Sums, gather
+from compfed.federation.server.trial import Evaluated, Trial, evaluation, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem, RunSpec
-from compfed.federation.sums import UpdateSum
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem_spec import ProblemSpec, optimality_at
 from compfed.regularisers import Regulariser, largest_step
 from compfed.sampling import Scheme, inclusion_probabilities, mean_weights, participants, run_key, scheme_in_use
-from compfed.trace import State, Trace
+from compfed.trace import RunState, Trace
 
 # Each stage of a round at the server, compiled on its own.
 _broadcast = jit(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
@@ -47,9 +47,9 @@ _solution = jit(lambda a, g, s: a.solution(g, s))
 class NotFinite(ArithmeticError):
     """A stage gave a number that is not finite."""
 
-    def __init__(self, r: int, where: str):
+    def __init__(self, r: int, where: str, client: bool = False):
         super().__init__(f"round {r}{where}")
-        self.r, self.where = r, where
+        self.r, self.where, self.client = r, where, client  # is it at a client? A sum does not say at which
 
 
 class ServerLoop:
@@ -64,7 +64,7 @@ class ServerLoop:
         run_spec: RunSpec,
         spec: FederatedProblem,
         participants: int | None = None,
-        checkpoint: Callable[[State], None] | None = None,
+        checkpoint: Callable[[RunState], None] | None = None,
         sampling: Scheme | None = None,
     ):
         self.run_spec, self.spec = run_spec, spec
@@ -77,7 +77,7 @@ class ServerLoop:
         with precision(spec.dtype):
             self.state, _ = run_spec.algorithm.init(jnp.asarray(run_spec.x0))
 
-    def restore(self, saved: State) -> None:
+    def restore(self, saved: RunState) -> None:
         """Continue after the rounds of a checkpoint."""
         with precision(self.spec.dtype):
             leaves = [jnp.asarray(leaf) for leaf in saved.server]
@@ -110,7 +110,7 @@ class ServerLoop:
         stages: Any = _CompiledStages(self.run_spec.algorithm, self.r, self.spec.dtype)
         # where everyone takes part, the first broadcast of the next round is the message that ends this one
         messages: Any = run_round(stages, self.run_spec.regulariser, self.state, finish=not everyone)
-        reply, extra_sums = None, Sums()
+        reply, extra_sums = None, list[Any]()
         while True:  # as `drive_round`, but each message leaves by a `yield`
             try:
                 exchange, broadcast = messages.send(reply)
@@ -129,15 +129,15 @@ class ServerLoop:
 
     def _mean(self, updates: UpdateSum, total_weight: float) -> tuple[PyTree, jax.Array]:
         """The weighted mean of the updates and the weight of the participants, if every update is finite."""
-        if updates.not_finite:
-            raise NotFinite(self.r + 1, f", client {updates.not_finite[0]!r}, stage client_update")
+        if not updates.finite:
+            raise NotFinite(self.r + 1, ", stage client_update", client=True)
         with precision(self.spec.dtype):
             return updates.u, jnp.asarray(total_weight, self.spec.dtype)
 
     def _end_round(self, state: PyTree) -> None:
         self.state, self.r = state, self.r + 1
         if self.checkpoint is not None:
-            self.checkpoint(State(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(state)], []))
+            self.checkpoint(RunState(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(state)], []))
 
 
 class _CompiledStages:
@@ -171,7 +171,6 @@ class _CompiledExchange:
 
 
 CHECK = 10  # rounds between two evaluations of the certificate
-_numbers = itertools.count()  # of the runs of this process
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class Order:
     step: float  # of that mapping
     seed: int = 0
     progress: Progress | None = None
-    numbers: Iterator[int] = _numbers  # of the runs
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of the runs
 
     @property
     def objective(self):
@@ -214,7 +213,7 @@ class Segment(NamedTuple):
     """One model after some rounds: its trace so far, and f at the model."""
 
     trace: Trace
-    at: Evaluation | None  # None if the model diverged
+    at: Evaluated | None  # None if the model diverged
 
 
 class Runner(Protocol):
@@ -223,11 +222,14 @@ class Runner(Protocol):
         ...
 
 
-def runner(federation: Federation, order: Order) -> Runner:
-    """The runner of a federation. One that can be resumed numbers its own runs, from 0 in every process."""
-    order = replace(order, numbers=getattr(federation, "numbers", order.numbers))
-    own = getattr(federation, "runner", None)
-    return own(order) if own is not None else ByMessages(order)
+Rounds = Callable[[Order], Runner]
+_numbers_of: WeakKeyDictionary[Federation, Iterator[int]] = WeakKeyDictionary()
+
+
+def by_messages(federation: Federation) -> Rounds:
+    """Rounds message by message. A federation numbers its own runs, from 0: one that is resumed sends the same queries."""
+    numbers = _numbers_of.setdefault(federation, itertools.count())
+    return lambda order: ByMessages(replace(order, numbers=numbers))
 
 
 def evaluation_request(spec: FederatedProblem, X: np.ndarray, last: bool) -> Request:
@@ -240,7 +242,7 @@ def evaluation_request(spec: FederatedProblem, X: np.ndarray, last: bool) -> Req
     )  # it mostly travels with a round
 
 
-def evaluation_of(spec: FederatedProblem, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluation:
+def evaluation_of(spec: FederatedProblem, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluated:
     """The sums of `evaluation_request` at one of its models."""
     found = evaluation(spec, Trial(x), sums[0], model)
     if len(sums) == 1:
@@ -254,13 +256,13 @@ class ByMessages:
 
     def __init__(self, order: Order):
         self.order = order
-        self.models = [_Model(order, spec) for spec in order.specs]
+        self.models = [_ModelUnderWay(order, spec) for spec in order.specs]
 
     def advance(self, rounds: int) -> Program[list[Segment]]:
         return (yield from gather([model.advance(rounds) for model in self.models]))
 
 
-class _Model:
+class _ModelUnderWay:
     def __init__(self, order: Order, spec: FederatedProblem):
         self.order, self.spec = order, spec
         self.loop = ServerLoop(order.run_spec(spec), spec)
@@ -289,7 +291,7 @@ class _Model:
             if self.order.progress is not None:
                 self.order.progress(r, last)
 
-    def _record(self, r: int, x: np.ndarray, at: Evaluation, seconds: float) -> None:
+    def _record(self, r: int, x: np.ndarray, at: Evaluated, seconds: float) -> None:
         """Record the model after round r."""
         found = optimality_at(self.spec.regulariser, x, at.value, at.gradient.astype(x.dtype), self.order.step)
         columns = {"objective": np.array([found.objective]), "gradient_mapping": np.array([found.norm])}

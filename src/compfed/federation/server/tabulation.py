@@ -14,9 +14,8 @@ import numpy as np
 
 from compfed._utils.arrays import add_pairs, divide_pairs, multiply_pairs, two_product
 from compfed.federation.enrolment import EMPTY_COLUMN, RARE_LEVELS, Enrolment
-from compfed.federation.queries import Tabulate
+from compfed.federation.queries import Tabulate, TabulateSum
 from compfed.federation.server.program import Program, Request
-from compfed.federation.sums import TabulateSum
 from compfed.schema import CategoricalColumn, level_text, sorted_levels
 
 REFINEMENTS = 4  # messages with thresholds
@@ -68,7 +67,7 @@ class TableSummary:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Which columns a table has: those of numbers, and the levels of the others."""
 
     numeric: tuple[str, ...]
@@ -81,7 +80,7 @@ class Layout:
         return Tabulate(self.numeric, given, *words)
 
 
-def layout_of(enrolments: Sequence[Enrolment]) -> tuple[Layout, list[str]]:
+def layout_of(enrolments: Sequence[Enrolment]) -> tuple[TableLayout, list[str]]:
     """The columns that all sites have, of one kind, with the union of their levels; and notes about those left out."""
     first = enrolments[0].table_columns
     numeric, levels, notes = dict[str, None](), dict[str, tuple[str, ...]](), list[str]()
@@ -102,9 +101,10 @@ def layout_of(enrolments: Sequence[Enrolment]) -> tuple[Layout, list[str]]:
             levels[name] = tuple(sorted_levels(found))
     flagged = set[str]().union(*(e.rare_columns for e in enrolments))
     rare = [name for name in levels if name in flagged]
-    notes += [f"levels of too few rows at a site are not listed: {', '.join(rare)}"] if rare else []
+    unnamed = "a site does not name all levels, as too few rows have one; those that no site names are not listed"
+    notes += [f"{unnamed}: {', '.join(rare)}"] if rare else []
     order = tuple(name for name in shared if name in numeric or name in levels)
-    return Layout(tuple(numeric), levels, order), notes
+    return TableLayout(tuple(numeric), levels, order), notes
 
 
 def label_columns(enrolment: Enrolment) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def levels_of(enrolment: Enrolment, name: str) -> tuple[str, ...] | None:
 # --- the program ---
 
 
-def summarise(layout: Layout, quantiles: Sequence[float]) -> Program[TableSummary]:
+def summarise(layout: TableLayout, quantiles: Sequence[float]) -> Program[TableSummary]:
     """The summary of all columns: one message, and `REFINEMENTS` more for the quantiles."""
     ((found,),) = yield [Request((layout.query(),))]
     summaries = first_summaries(layout, found)
@@ -135,7 +135,7 @@ def summarise(layout: Layout, quantiles: Sequence[float]) -> Program[TableSummar
     return TableSummary(found.rows, {name: summaries[name] for name in layout.order})
 
 
-def first_summaries(layout: Layout, found: TabulateSum) -> dict[str, ColumnSummary]:
+def first_summaries(layout: TableLayout, found: TabulateSum) -> dict[str, ColumnSummary]:
     """Everything but the quantiles, from the first message."""
     mean, variance = moments_of(found)
     summaries, at = dict[str, ColumnSummary](), 0
@@ -194,7 +194,7 @@ class _Quantile:
 
 
 def _quantile_intervals(
-    layout: Layout, summaries: Mapping[str, ColumnSummary], quantiles: Sequence[float]
+    layout: TableLayout, summaries: Mapping[str, ColumnSummary], quantiles: Sequence[float]
 ) -> Program[dict[str, dict[float, Interval]]]:
     """Intervals of the quantiles of every column; NaN where a site withholds the moments."""
     wanted, brackets = dict[tuple[str, float], _Quantile](), dict[str, dict[int, Interval]]()
@@ -241,7 +241,9 @@ def _order_bounds(column: NumericSummary, rank: int) -> Interval:
     return float(low - slack), float(high + slack)
 
 
-def _refined(layout: Layout, brackets: Mapping[str, Mapping[int, Interval]]) -> Program[dict[str, dict[int, Interval]]]:
+def _refined(
+    layout: TableLayout, brackets: Mapping[str, Mapping[int, Interval]]
+) -> Program[dict[str, dict[int, Interval]]]:
     """One message with thresholds in every interval; the part of each that the counts leave."""
     thresholds = dict[str, np.ndarray]()
     for name, each in brackets.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from compfed._utils.array_namespace import product
 from compfed._utils.arrays import two_product, two_sum
 from compfed.errors import InputError
 from compfed.federation.queries import (
-    LIPSCHITZ_BINS,
     Describe,
     Evaluate,
     FinishRound,
@@ -19,11 +19,11 @@ from compfed.federation.queries import (
     Lipschitz,
     LocalUpdate,
     Moments,
-    Query,
     Score,
     Tabulate,
-    lipschitz_bin,
 )
+from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
+from compfed.federation.query import Query
 from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
 from compfed.federation.site.scoring import score
 from compfed.federation.site.tabulation import tabulated
@@ -38,45 +38,27 @@ if TYPE_CHECKING:
 
 def answer(query: Query, site: Site) -> object:
     """The reply of one site to one query; an error is the site's reason not to give one."""
-    match query:
-        case Describe():
-            return _described(query, site)
-        case Moments():
-            return _moments(query, site)
-        case Lipschitz():
-            return _lipschitz(query, site)
-        case Evaluate():
-            return _evaluated(query, site)
-        case HeldOut():
-            return _held_out(query, site)
-        case Score():
-            return score(query, site)
-        case LocalUpdate():
-            return query.Reply(*site.take_part(query.run_spec, query.r, query.exchange, query.d))
-        case FinishRound():
-            return query.Reply(site.finish_round(query.run_spec, query.r, query.d))
-        case Tabulate():
-            return tabulated(query, site)
-    raise InputError(f"{type(query).__name__} is not a query it knows.")
+    return ANSWERS[type(query)](query, site)
 
 
 def _described(query: Describe, site: Site) -> Describe.Reply:
-    weights = site.weights_of(query.subset)
-    rows, weight, offset = int(np.count_nonzero(weights)), float(weights.sum()), site.offset is not None
+    data, weights = site.rows, site.rows.weights_of(query.subset)
+    rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
     if query.classes:
-        site.check_classes()
-        found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
-        each = np.bincount(codes, weights[weights > 0], minlength=len(found)).astype(float)  # of no rows it is of int
-        return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan), offset)
-    if site.labels.dtype.kind not in "biuf":
+        site.guard.check_classes()
+        found, codes = np.unique(data.labels[weights > 0], return_inverse=True)
+        # of no rows it is of int
+        each = np.bincount(codes, weights[weights > 0], minlength=len(found)).astype(float)
+        return query.Reply(rows, weight, found, each, np.zeros(()))
+    if data.labels.dtype.kind not in "biuf":
         raise InputError(f"the labels of site {site.name!r} are words, not numbers. Use a classifier, or encode them.")
-    mean = np.asarray((weights / weight if weight > 0 else weights) @ site.labels)
-    return query.Reply(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean, offset)
+    mean = np.asarray((weights / weight if weight > 0 else weights) @ data.labels)
+    return query.Reply(rows, weight, np.empty(0), np.empty(0), mean)
 
 
 def _moments(query: Moments, site: Site) -> Moments.Reply:
     """Means around a row of the site's own, so that a constant column has exactly its value as mean."""
-    A, weights = site.features, site.weights_of(query.subset)
+    A, weights = site.rows.features, site.rows.weights_of(query.subset)
     weight = float(weights.sum())
     q = weights / (weight or 1.0)
     if issparse(A):
@@ -89,13 +71,13 @@ def _moments(query: Moments, site: Site) -> Moments.Reply:
         spread = q @ np.square(away, out=away)
     # with a = mean + (a - mean): E a^2 = mean^2 + 2 mean low + spread, as a pair of doubles
     if weight == 0:
-        mean = low = spread = np.zeros(site.width)
+        mean = low = spread = np.zeros(site.rows.width)
     square, square_low = two_product(mean, mean)
     return query.Reply(weight, mean, low, *two_sum(square, square_low + (2 * mean * low + spread)))
 
 
 def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
-    data, loss = site.dataset(query.objective), query.objective.loss
+    data, loss = site.rows.dataset(query.objective), query.objective.loss
     at = None if loss.curvature is not None else (data.start if query.x is None else query.x)
     y = data.y
     if query.objective.profile and at is not None:  # without the profile L is larger: a bound holds for both
@@ -104,13 +86,13 @@ def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
         bound = loss.lipschitz_upper_bound(data.A, data.q, data.row_norms, at, y)
         return query.Reply(float(bound) + float(loss.ridge), None)
     L = float(loss.lipschitz(data.A, data.q, at, y)) + float(loss.ridge)
-    counts = np.zeros(LIPSCHITZ_BINS, np.uint8)
+    counts = np.zeros(BINS, np.uint8)
     counts[lipschitz_bin(L)] = 1
     return query.Reply(L, counts)
 
 
 def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
-    data, loss, objective = site.dataset(query.objective), query.objective.loss, query.objective
+    data, loss, objective = site.rows.dataset(query.objective), query.objective.loss, query.objective
     x = np.asarray(query.x, data.A.dtype)
     half = 0.5 * float(loss.ridge)
     at: list[tuple[Any, np.ndarray]] = [(loss, data.y)] * len(x)  # the loss and the labels for each model
@@ -127,7 +109,7 @@ def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
     if query.coords is not None:
         packed = _profile_hessian if objective.profile else _packed_hessian
         every = [packed(inner, v, data, y, query.coords) for v, (inner, y) in zip(query.x, at, strict=True)]
-        hessian = np.stack([rounded_hessian(site.policy, loss, np.asarray(each)) for each in every])
+        hessian = np.stack([rounded_hessian(site.guard.policy, loss, np.asarray(each)) for each in every])
     if query.dual is not None:
         models = zip(x, at, query.dual, strict=True)
         conjugate = np.array([_conjugate(query, data, v, inner, *point) for v, inner, point in models])
@@ -160,7 +142,7 @@ def _conjugate(
 
 
 def _held_out(query: HeldOut, site: Site) -> HeldOut.Reply:
-    data, weights = site.dataset(query.objective), site.weights_of(query.subset)
+    data, weights = site.rows.dataset(query.objective), site.rows.weights_of(query.subset)
     q = weights / (weights.sum() or 1.0)
     if query.objective.profile:
         return query.Reply(float(weights.sum()), _held_out_profile(query, site, data, q))
@@ -171,7 +153,7 @@ def _held_out(query: HeldOut, site: Site) -> HeldOut.Reply:
 def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndarray) -> np.ndarray:
     """The loss of held-out rows with the intercept of the rows to train with; infinite where that has no finite one."""
     objective = query.objective
-    if q.any() and not site.weights_of(objective.subset).any():
+    if q.any() and not site.rows.weights_of(objective.subset).any():
         raise InputError(
             f"site {site.name!r} has no rows to fit its own intercept to (site_effects='profile'). Use folds inside the "
             "sites (cv=5), or a common intercept (site_effects=None)."
@@ -183,3 +165,16 @@ def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndar
         values = np.asarray(loss.values(np.asarray(x, data.A.dtype), data.A, y))
         found.append(q @ np.where((values > FAR / 2) & (q > 0) & (not finite), np.inf, values))
     return np.array(found)
+
+
+ANSWERS: dict[type[Query], Callable[..., object]] = {
+    Describe: _described,
+    Moments: _moments,
+    Lipschitz: _lipschitz,
+    Evaluate: _evaluated,
+    HeldOut: _held_out,
+    Score: score,
+    LocalUpdate: lambda query, site: site.memory.take_part(query),
+    FinishRound: lambda query, site: site.memory.finish_round(query),
+    Tabulate: tabulated,
+}

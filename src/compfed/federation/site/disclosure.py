@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hmac
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import and_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,10 +30,10 @@ from compfed.federation.queries import (
     Lipschitz,
     LocalUpdate,
     Moments,
-    Query,
     Score,
     Tabulate,
 )
+from compfed.federation.query import Query
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import (
     ClassWeightedLogistic,
@@ -58,8 +58,9 @@ if TYPE_CHECKING:
     from jax import Array
 
     from compfed.federation.enrolment import Enrolment
-    from compfed.federation.site.site import Site
-    from compfed.problem.evaluation import LocalLoss
+    from compfed.federation.site.guard import Guard
+    from compfed.federation.site.rows import Rows
+    from compfed.problem.local_loss import LocalLoss
 
 VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
 MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
@@ -147,94 +148,169 @@ class DisclosurePolicy:
 
 
 class _Broken(Exception):
-    """A query breaks a rule of the policy; the text is the reason."""
+    """A query breaks a rule of the policy; the text is the reason. What it asked for may be charged all the same."""
+
+    def __init__(self, reason: str, charge: Charge | None = None):
+        super().__init__(reason)
+        self.charge = charge or Charge()
 
 
-def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int, not_encoded: str = "") -> str | None:
-    """Why a site refuses every query of this kind; None if it does not. Names the rule, never the number of rows.
+class Charge(NamedTuple):
+    """What the answer to a query, or to all queries so far, is charged to a table."""
 
-    Decided before anything else of a query is read: the reason of a limit may depend on the rows.
+    models: int = 0  # evaluated
+    scored_models: int = 0  # likewise, by `Score`
+    hessian_columns: frozenset[int] = frozenset()  # with second derivatives
+
+    def plus(self, other: Charge) -> Charge:
+        columns = self.hessian_columns | other.hessian_columns
+        return Charge(self.models + other.models, self.scored_models + other.scored_models, columns)
+
+
+NOTHING = Charge()
+
+
+class Verdict(NamedTuple):
+    """Whether a query is answered, and what is charged, also where it is refused."""
+
+    reason: str | None
+    charge: Charge
+
+
+def verdict(policy: DisclosurePolicy, query: Query, guard: Guard) -> Verdict:
+    """Why a site with a policy refuses this query, None if it does not; and what it is charged.
+
+    What the query says by itself comes first, and the values of rows last.
     """
-    name = type(query).__name__
-    if type(query) not in QUERIES:  # a closed list: a subclass is another query
-        return f"{name} is not a query it knows"
-    if policy is not None and name in policy.queries:
-        return f"it does not answer {name}"
-    if rows < (1 if policy is None else policy.min_rows):
-        return "it has fewer rows than its min_rows"
-    if not_encoded and not isinstance(query, Tabulate):
-        return f"it {not_encoded.removesuffix('.')}"
-    return None
-
-
-def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
-    """Why a site with a policy refuses this query; None if it does not. Counts the models that are evaluated.
-
-    The table as it is comes first, then what the query says by itself, and the values of rows last.
-    """
-    if isinstance(query, Tabulate):  # rounded, and withheld, column by column (`tabulation`)
-        return None
-    for problem in site.table_problems:
-        return problem
+    if query.is_encoded:
+        for problem in guard.table_problems:
+            return Verdict(problem, NOTHING)
     try:
-        match query:
-            case Describe() | Moments():
-                _check_subset(query.subset, site)
-            case Lipschitz():
-                at = None if query.objective.loss.curvature is not None or query.x is None else query.x[None]
-                _check_objective(policy, query.objective, site)
-                _check_models(policy, query.objective, at, site)
-            case Evaluate():
-                _check_objective(policy, query.objective, site)
-                _check_dual(query)
-                columns = _check_hessian(policy, query, site)
-                _check_models(policy, query.objective, query.x, site)
-                site.hessian_columns |= columns
-            case HeldOut():
-                _check_objective(policy, query.objective, site)
-                _check_subset(query.subset, site)
-                _check_models(policy, query.objective, query.x, site)
-            case Score():
-                _check_objective(policy, query.objective, site)
-                _check_subset(query.subset, site)
-                _check_scored(policy, query, site)
-                _check_models(policy, query.objective, query.x[None], site)
-            case LocalUpdate() | FinishRound():
-                _check_run(policy, query.run_spec, site)
-                start = isinstance(query, LocalUpdate) and query.r == query.exchange == 0
-                at = query.run_spec.x0[None] if start else None  # later models are guarded inside the local steps
-                site.models += isinstance(query, LocalUpdate) and not start
-                _check_models(policy, query.run_spec.objective, at, site)
+        return Verdict(None, RULES[type(query)](policy, query, guard))
     except _Broken as broken:
-        return str(broken)
-    return None
+        return Verdict(str(broken), broken.charge)
 
 
-def _check_subset(subset: RowSubset | None, site: Site) -> None:
+def _describe_rule(policy: DisclosurePolicy, query: Describe | Moments, guard: Guard) -> Charge:
+    _check_subset(query.subset, guard)
+    return NOTHING
+
+
+def _lipschitz_rule(policy: DisclosurePolicy, query: Lipschitz, guard: Guard) -> Charge:
+    at = None if query.objective.loss.curvature is not None or query.x is None else query.x[None]
+    return _check_models(policy, query.objective, at, guard, NOTHING)
+
+
+def _evaluate_rule(policy: DisclosurePolicy, query: Evaluate, guard: Guard) -> Charge:
+    _check_dual(query, _admitted(policy, query.objective, guard).loss)
+    columns = _check_hessian(policy, query, guard)
+    charge = _check_models(policy, query.objective, query.x, guard, NOTHING)
+    return charge._replace(hessian_columns=columns)
+
+
+def _held_out_rule(policy: DisclosurePolicy, query: HeldOut, guard: Guard) -> Charge:
+    _admitted(policy, query.objective, guard)
+    _check_subset(query.subset, guard)
+    return _check_models(policy, query.objective, query.x, guard, NOTHING)
+
+
+def _score_rule(policy: DisclosurePolicy, query: Score, guard: Guard) -> Charge:
+    """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
+    _admitted(policy, query.objective, guard)
+    _check_subset(query.subset, guard)
+    scored = 0
+    if query.edges.shape[1] > 0 or not len(query.lines):
+        # a model of several classes has a score for each: no more of them for one than there are classes here
+        mine = len(np.unique(guard.rows.labels[guard.rows.used])) if len(query.edges) > 1 else 1
+        scored = -(-max(len(query.edges), 1) // mine)
+    charge = Charge(models=len(query.lines), scored_models=scored)
+    if guard.charged.scored_models + scored > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
+    if query.edges.shape[1] > POLICY_EDGES:
+        raise _Broken(f"a score has at most {POLICY_EDGES} thresholds here", charge)
+    return _check_models(policy, query.objective, query.x[None], guard, charge)
+
+
+def _update_rule(policy: DisclosurePolicy, query: LocalUpdate, guard: Guard) -> Charge:
+    _check_run(policy, query.run_spec, guard)
+    if query.r == query.exchange == 0:
+        return _check_models(policy, query.run_spec.objective, query.run_spec.x0[None], guard, NOTHING)
+    return Charge(models=1)  # later models are guarded inside the local steps
+
+
+def _finish_rule(policy: DisclosurePolicy, query: FinishRound, guard: Guard) -> Charge:
+    _check_run(policy, query.run_spec, guard)
+    return NOTHING
+
+
+def _tabulate_rule(policy: DisclosurePolicy, query: Tabulate, guard: Guard) -> Charge:
+    return NOTHING  # counts are rounded, and columns withheld, one by one (`tabulation`)
+
+
+RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
+    Describe: _describe_rule,
+    Moments: _describe_rule,
+    Lipschitz: _lipschitz_rule,
+    Evaluate: _evaluate_rule,
+    HeldOut: _held_out_rule,
+    Score: _score_rule,
+    LocalUpdate: _update_rule,
+    FinishRound: _finish_rule,
+    Tabulate: _tabulate_rule,
+}
+
+
+def _check_subset(subset: RowSubset | None, guard: Guard) -> None:
     if isinstance(subset, PredefinedSplit):
         raise _Broken("its folds are unions of its own buckets; give cv as a number")
-    if isinstance(subset, Fold) and subset.folds > site.buckets:
+    if isinstance(subset, Fold) and subset.folds > guard.rows.buckets:
         raise _Broken(f"{subset.folds} folds are more than it has buckets of min_rows rows; use a smaller cv")
 
 
-def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, site: Site) -> None:
-    loss = unwrapped(objective.loss)
+class Admitted(NamedTuple):
+    """An objective that a policy admits, and the rule for its models."""
+
+    loss: Loss  # without its offset
+    rule: EffectiveRows
+
+    @property
+    def is_quadratic(self) -> bool:
+        """Whether second derivatives are the same at every model."""
+        return isinstance(self.loss, (Squared, MultiSquared))
+
+
+def _admitted(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) -> Admitted:
+    """An objective that keeps the rules; worked out once in a run."""
+    found = guard.admitted.get(objective)
+    if found is None:
+        _check_objective(policy, objective, loss := unwrapped(objective.loss), guard)
+        data, all_rows = guard.rows.dataset(objective), guard.rows.shares_of(None)
+        rule = EffectiveRows.of(policy.min_rows, objective.loss, data.y, data.q, all_rows)
+        found = guard.admitted[objective] = Admitted(loss, rule)
+    return found
+
+
+def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: Loss, guard: Guard) -> None:
     kind = type(loss)
-    _check_subset(objective.subset, site)
+    _check_subset(objective.subset, guard)
     if not kind.__module__.startswith("compfed.losses.") or kind.__name__ == "FromFunction":
         name = f"{kind.__module__}:{kind.__qualname__}"
         if name not in policy.accepts:
             raise _Broken(f"{name} is not a loss that it accepts; the site may add it to its policy (accepts)")
     if objective.classes is not None or isinstance(loss, (Logistic, SquaredHinge, Softmax)):
-        site.check_classes()
+        guard.check_classes()
     width = loss.delta if isinstance(loss, Huber) else loss.smoothing if isinstance(loss, SmoothedQuantile) else None
-    if width is not None and site.labels.dtype.kind in "biuf" and width < MIN_SCALE * float(np.std(site.labels)):
+    if (
+        width is not None
+        and guard.rows.labels.dtype.kind in "biuf"
+        and width < MIN_SCALE * float(np.std(guard.rows.labels))
+    ):
         name = "delta" if isinstance(loss, Huber) else "smoothing"
         raise _Broken(f"{name}={width:g} is below {MIN_SCALE:.0%} of the spread of its labels; use a larger {name}")
-    if site.offset is not None and not isinstance(objective.loss, WithOffset):
+    if guard.rows.offset is not None and not isinstance(objective.loss, WithOffset):
         raise _Broken("its rows have an offset and this loss has none: two sums could differ by the rows with one")
     if isinstance(loss, CLASS_WEIGHTED):
-        rows = np.unique(site.labels[site.row_weights > 0], return_counts=True)[1]
+        rows = np.unique(guard.rows.labels[guard.rows.used], return_counts=True)[1]
         if rows.min() < TRAINING * policy.min_rows:
             raise _Broken("class weights need half of its min_rows rows of every class; leave out class_weight")
         weights = np.asarray(loss.class_weights)
@@ -244,9 +320,9 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, site: S
             )
 
 
-def _check_dual(query: Evaluate) -> None:
+def _check_dual(query: Evaluate, loss: Loss) -> None:
     """The conjugate must be finite for every row there could be: where it is infinite would tell single labels."""
-    if query.dual is None or isinstance(unwrapped(query.objective.loss), Squared):
+    if query.dual is None or isinstance(loss, Squared):
         return
     if not isinstance(query.objective.loss, Logistic):
         raise _Broken("it gives a conjugate (dual) of Squared and Logistic only")
@@ -258,11 +334,12 @@ def _check_dual(query: Evaluate) -> None:
         raise _Broken("the dual point is one at which the conjugate of a row may be infinite")
 
 
-def _check_hessian(policy: DisclosurePolicy, query: Evaluate, site: Site) -> set[int]:
+def _check_hessian(policy: DisclosurePolicy, query: Evaluate, guard: Guard) -> frozenset[int]:
     """The columns of the table whose second derivatives are asked for."""
     if query.coords is None:
-        return set()
-    loss = unwrapped(query.objective.loss)
+        return frozenset()
+    known = _admitted(policy, query.objective, guard)
+    loss = known.loss
     if getattr(loss, "jumps", False) and policy.max_hessian_share != np.inf:
         raise _Broken(
             f"the second derivatives of {type(loss).__name__} jump, so that two Hessians may differ by one row; use ProximalBFGS or a "
@@ -273,9 +350,9 @@ def _check_hessian(policy: DisclosurePolicy, query: Evaluate, site: Site) -> set
     if scaling is not None and scaling.intercept:
         features = features[features < scaling.centre.size]
     used = features if query.objective.columns is None else query.objective.columns[features]
-    columns = {int(j) for j in used}
-    union = len(site.hessian_columns | columns)
-    rows = int(np.count_nonzero(site.shares_of(query.objective.subset)))
+    columns = frozenset(int(j) for j in used)
+    union = len(guard.charged.hessian_columns | columns)
+    rows = int(np.count_nonzero(known.rule.q))
     if union > policy.max_hessian_share * rows or policy.max_hessian_share == 0:
         raise _Broken(
             f"{max(union, 1)} coordinates are more than {policy.max_hessian_share:g} of the number of its rows; a Hessian on "
@@ -284,8 +361,8 @@ def _check_hessian(policy: DisclosurePolicy, query: Evaluate, site: Site) -> set
     return columns
 
 
-def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
-    _check_objective(policy, run.objective, site)
+def _check_run(policy: DisclosurePolicy, run: RunSpec, guard: Guard) -> None:
+    _admitted(policy, run.objective, guard)
     if run.batch_size is not None:
         if not policy.allow_minibatches:
             raise _Broken("it allows no mini-batches (allow_minibatches); use full gradients")
@@ -295,19 +372,6 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
         raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
 
 
-def _check_scored(policy: DisclosurePolicy, query: Score, site: Site) -> None:
-    """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
-    site.models += len(query.lines)
-    if query.edges.shape[1] > 0 or not len(query.lines):
-        # a model of several classes has a score for each: no more of them for one than there are classes here
-        mine = len(np.unique(site.labels[site.row_weights > 0])) if len(query.edges) > 1 else 1
-        site.scored_models += -(-max(len(query.edges), 1) // mine)
-    if site.scored_models > policy.max_scored_models:
-        raise _Broken("the models scored on this table have reached its max_scored_models")
-    if query.edges.shape[1] > POLICY_EDGES:
-        raise _Broken(f"a score has at most {POLICY_EDGES} thresholds here")
-
-
 TOO_FEW = (
     "a model rests on fewer rows than its min_rows; use a stronger penalty (alpha, or eps of a path), or a wider loss (delta, "
     "smoothing)"
@@ -315,23 +379,23 @@ TOO_FEW = (
 DIVERGED = "a local model rests on fewer rows than its min_rows, or the local steps diverged"
 
 
-def _check_models(policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndarray | None, site: Site) -> None:
-    """Count the models, and refuse those that rest on too few rows."""
+def _check_models(
+    policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndarray | None, guard: Guard, charge: Charge
+) -> Charge:
+    """The charge with these models; refuses those that rest on too few rows."""
     if x is None:
-        return
-    site.models += len(x)
-    if site.models > policy.max_models:
-        raise _Broken("the models evaluated on this table have reached its max_models")
-    loss, data = objective.loss, site.dataset(objective)
-    rule = EffectiveRows.of(policy.min_rows, loss, data.y, data.q, site.shares_of(None))
+        return charge
+    charge = charge._replace(models=charge.models + len(x))
+    if guard.charged.models + charge.models > policy.max_models:
+        raise _Broken("the models evaluated on this table have reached its max_models", charge)
     if objective.columns is not None and objective.columns.size == 0:
-        return  # an intercept alone says nothing about features
-    for model in (
-        x[:1] if isinstance(unwrapped(loss), (Squared, MultiSquared)) else x
-    ):  # their h is the same at every model
-        inner, y = profiled(objective, data, model) if objective.profile else (loss, data.y)
-        if not rule.holds(inner, model.astype(data.A.dtype), data.A, y):
-            raise _Broken(TOO_FEW)
+        return charge  # an intercept alone says nothing about features
+    known, data = _admitted(policy, objective, guard), guard.rows.dataset(objective)
+    for model in x[:1] if known.is_quadratic else x:
+        loss, y = profiled(objective, data, model) if objective.profile else (objective.loss, data.y)
+        if not known.rule.holds(loss, model.astype(data.A.dtype), data.A, y):
+            raise _Broken(TOO_FEW, charge)
+    return charge
 
 
 def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndarray) -> np.ndarray:
@@ -382,10 +446,15 @@ class EffectiveRows(NamedTuple):
     share: Numbers  # of all rows
     min_rows: Numbers
     least: Numbers  # a curvature below this nearly vanishes
+    codes: tuple[Numbers, ...]  # of the classes whose gradients a server can tell apart
 
     @classmethod
     def of(cls, min_rows: int, loss: Loss, y: Numbers, q: Numbers, share: Numbers) -> EffectiveRows:
-        return cls(q, share, float(min_rows), VANISHING * loss.usual_curvature(y, share))  # pyright: ignore[reportAttributeAccessIssue]  # of linear models
+        least, inner = VANISHING * loss.usual_curvature(y, share), unwrapped(loss)  # pyright: ignore[reportAttributeAccessIssue]  # of linear models
+        # Two choices of class weights give the gradient of each class alone: it must rest on enough rows, too.
+        classes = range(inner.outputs) if isinstance(inner, ClassWeightedSoftmax) else (-1, 1)
+        codes = tuple(map(float, classes)) if isinstance(inner, CLASS_WEIGHTED) else ()
+        return cls(q, share, float(min_rows), least, codes)
 
     @ignore_overflow
     def holds(self, loss: Any, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
@@ -406,13 +475,10 @@ class EffectiveRows(NamedTuple):
         total = (self.share * second).sum()
         enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, TRAINING * self.min_rows)
         found = (enough & (total >= self.least) & (total > 0)) | same
-        inner = unwrapped(loss)
-        if not isinstance(inner, CLASS_WEIGHTED):
+        if not self.codes:
             return found
-        # Two choices of class weights give the gradient of each class alone: it must rest on enough rows, too.
         size, label = self.share * abs(derivative).sum(axis=-1), y[:, 0] if isinstance(loss, WithOffset) else y
-        codes = (-1, 1) if isinstance(inner, ClassWeightedLogistic) else range(inner.outputs)
-        each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in codes]
+        each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in self.codes]
         return functools.reduce(and_, each, found)
 
 
@@ -460,17 +526,17 @@ def secret_words(secret: bytes) -> np.ndarray:
 # --- the table as it is ---
 
 
-def check_table(site: Site, policy: DisclosurePolicy) -> list[str]:
+def check_table(guard: Guard, policy: DisclosurePolicy) -> list[str]:
     """Reasons for which a site with this table refuses every query, one sentence each; none if it answers.
 
     Where sums are masked, a value of few rows is no reason yet: `rare_values` decides once the other sites are known.
     """
-    weights = site.row_weights
+    weights = guard.rows.weights
     problems = []
     if weights.sum() ** 2 < (policy.min_rows - 1e-6) * (weights**2).sum():
         problems.append("its row weights rest on fewer rows than its min_rows")
-    for column in site.varying:
-        if column.few and not site.secure_sum:
+    for column in guard.varying:
+        if column.few and not guard.secure_sum:
             problems.append(f"{column.name} {FEW}")
         elif column.dominated and not column.few and policy.min_level_rows > 1:
             problems.append(
@@ -482,26 +548,28 @@ def check_table(site: Site, policy: DisclosurePolicy) -> list[str]:
 FEW = "has one value in all but a few rows, fewer than its min_level_rows; drop it"
 
 
-def rare_values(site: Site, enrolments: Sequence[Enrolment]) -> list[str]:
+def rare_values(guard: Guard, enrolments: Sequence[Enrolment]) -> list[str]:
     """Reasons to refuse every query where sums are masked: values of few rows that fewer than three sites have."""
-    others = [e.varies for i, e in enumerate(enrolments) if i != site.index]
+    others = [e.varies for i, e in enumerate(enrolments) if i != guard.rows.index]
     return [
         f"{column.name} {FEW}, or ask for it where three sites have such rows"
-        for k, column in enumerate(site.varying)
+        for k, column in enumerate(guard.varying)
         if column.few and sum(bool(varies[k]) for varies in others) < CONTRIBUTORS - 1
     ]
 
 
-def rare_class(site: Site, policy: DisclosurePolicy) -> str | None:
+def rare_class(guard: Guard, policy: DisclosurePolicy) -> str | None:
     """Why a site with labels that are classes lists none of them; None if it does.
 
     Where sums are masked, a class of few rows is allowed if two other sites have enough rows of it.
     """
-    found, counts = np.unique(site.labels[site.row_weights > 0], return_counts=True)
+    found, counts = np.unique(guard.rows.labels[guard.rows.used], return_counts=True)
     rare = found[counts < policy.min_level_rows]
-    if site.secure_sum and site.agreement is not None:
+    if guard.secure_sum and guard.agreement is not None:
         listed = [
-            e.classes for i, e in enumerate(site.agreement.enrolments) if i != site.index and e.classes is not None
+            e.classes
+            for i, e in enumerate(guard.agreement.enrolments)
+            if i != guard.rows.index and e.classes is not None
         ]
         rare = [c for c in rare if sum(c in classes for classes in listed) < CONTRIBUTORS - 1]
     if len(rare):
@@ -518,14 +586,14 @@ class Varying(NamedTuple):
     many: bool  # at least `min_level_rows` rows are off its most common value
 
 
-def varying_columns(site: Site, least: int) -> Iterator[Varying]:
+def varying_columns(rows: Rows, least: int) -> Iterator[Varying]:
     """How every column varies, and the labels that are numbers."""
-    used = site.row_weights > 0
-    weights, A = site.row_weights[used], site.features[used]
-    names = [f"column {name!r}" for name in site.columns or range(1, site.width + 1)]
-    blocks = [(names[j : j + 64], A[:, j : j + 64]) for j in range(0, site.width, 64)]
-    if site.labels.dtype.kind in "biuf":
-        labels = site.labels[used].reshape(len(weights), -1)
+    used = rows.used
+    weights, A = rows.weights[used], rows.features[used]
+    names = [f"column {name!r}" for name in rows.columns or range(1, rows.width + 1)]
+    blocks = [(names[j : j + 64], A[:, j : j + 64]) for j in range(0, rows.width, 64)]
+    if rows.labels.dtype.kind in "biuf":
+        labels = rows.labels[used].reshape(len(weights), -1)
         blocks.append(
             ([f"label {k + 1}" if labels.shape[1] > 1 else "the label" for k in range(labels.shape[1])], labels)
         )

@@ -1,26 +1,26 @@
 """A federation whose sites are in this process: every message goes to them one by one.
 
-Over it the server loop is the `reference` engine. `engines.Simulated` is the same with its rounds compiled.
+Over it the server's loop is the reference engine, `simulation.run_plain`. `simulation.Simulated` is the same with compiled rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from compfed.data import Sites
 from compfed.data.encoding import numeric_schema
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
-from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import Query, Replies, Weighted
-from compfed.federation.server.exact import ExactSums
-from compfed.federation.server.program import Request, Sums
+from compfed.federation.adding import Exactly, InDoubles
+from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.query import Weighted
+from compfed.federation.server.exchange import Carried, MessageExchange
+from compfed.federation.server.program import Request, Summed
 from compfed.federation.site.disclosure import DisclosurePolicy
-from compfed.federation.site.site import Site, room_for
+from compfed.federation.site.rows import FileTable, Rows, room_for
+from compfed.federation.site.site import Site
 from compfed.schema import Schema
 
 
@@ -30,10 +30,10 @@ class InProcess:
     Parameters
     ----------
     sites : Sites or sequence of Site
-    refuses : DisclosurePolicy, optional
+    policy : DisclosurePolicy, optional
         The rules of every site: a rehearsal of a network. Without one there are none.
     exact : bool, default=False
-        Add replies exactly, with the bits of a network, rather than in double precision.
+        Add contributions exactly, with the bits of a network, rather than in double precision.
 
     Examples
     --------
@@ -45,9 +45,10 @@ class InProcess:
     [2, 1]
     """
 
+    problems: Sequence[Mapping[str, Any]] = ()
+
     def __init__(self, sites: Sites | Sequence[Site], policy: DisclosurePolicy | None = None, *, exact: bool = False):
         self.sites, self.exact = _listed(sites, policy), exact
-        self.cached: set[str] = set()
         if not self.sites:
             raise InputError("a federation needs at least one site; got none.")
         if len(set(self.names)) < len(self.names):
@@ -62,39 +63,39 @@ class InProcess:
     @property
     def schema(self) -> Schema | None:
         """The schema that the sites encoded their rows with; None without one."""
-        return getattr(self.sites[0], "schema", None)
-
-    @cached_property
-    def enrolments(self) -> tuple[Enrolment, ...] | None:
-        """The facts that the server knows site by site; None where there is no wall: neither exact sums nor a policy."""
-        walled = self.exact or any(getattr(site, "policy", None) is not None for site in self.sites)
-        return tuple(site.enrol() for site in self.sites) if walled else None
-
-    @cached_property
-    def enrolled(self) -> tuple[Enrolment, ...]:
-        """The facts of all sites, wall or not: what `describe` and `Schema.agree` begin with."""
-        return self.enrolments or tuple(site.enrol() for site in self.sites)
+        return self.sites[0].rows.file.schema
 
     @property
-    def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
-        """Queries in, exact sums out; None where sums are made in double precision."""
-        return self._exact_sums.exchange if self.exact else None
+    def walled(self) -> bool:
+        """Whether it rehearses a network: with exact sums, or sites that have a policy."""
+        return self.exact or any(site.policy is not None for site in self.sites)
+
+    @property
+    def enrolments(self) -> tuple[Enrolment, ...]:
+        """The facts that the server knows site by site."""
+        return self.messages.agreement.enrolments
 
     @cached_property
-    def _exact_sums(self) -> ExactSums:
-        assert self.enrolments is not None
-        return ExactSums(self.names, self.enrolments, self._contributions, self.cached)
+    def messages(self) -> MessageExchange:
+        """How messages are exchanged with these sites, and what they cost."""
+        agreement = Agreement(self.names, tuple(site.enrol() for site in self.sites))
+        return MessageExchange(agreement, Exactly() if self.exact else InDoubles(), self._carry)
 
-    def _contributions(self, messages: Mapping[int, tuple[Weighted, ...]]) -> dict[int, np.ndarray]:
-        agreement = self._exact_sums.agreement
-        return {i: self.sites[i].contribute(asked, agreement) for i, asked in messages.items()}
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
+        return self.messages(requests)
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
-        return {i: self.sites[i].reply(queries) for i, queries in messages.items()}
+    def _carry(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Carried:
+        agreement, adder = self.messages.agreement, self.messages.adder
+        parts = {}
+        for i, asked in messages.items():
+            site = self.sites[i]
+            site.guard.join(agreement)
+            parts[i] = adder.encode(asked, site.contributions(asked, agreement), agreement)
+        return Carried(parts)
 
 
 def _listed(sites: Any, policy: DisclosurePolicy | None) -> list[Site]:
-    if isinstance(sites, Sequence) and all(hasattr(site, "reply") for site in sites):
+    if isinstance(sites, Sequence) and all(isinstance(site, Site) for site in sites):
         return list(sites)
     table: Any = sites
     return sites_of(table, policy)
@@ -108,16 +109,16 @@ def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]
         )
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
     none: Any = [None] * len(sites)
-    weights, offsets, raw = sites.row_weights or none, sites.offsets or none, sites.raw or none
+    weights, offsets, raw = sites.sample_weight or none, sites.offsets or none, sites.raw or none
     label: Any = sites.source.get("label")  # of files
     proposal = None
     if sites.schema is None and sites.raw is not None and sites.columns is not None and label is not None:
         proposal = numeric_schema(sites.columns, label if isinstance(label, str) else tuple(label))
-    total = int(sites.sizes.sum())
-    return [
-        Site(
-            A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, policy=policy,
-            limits=None, room=room_for(len(y) / total), offset=offsets[i], raw=raw[i], schema=sites.schema, proposal=proposal,
-        )
-        for i, (A, y, name, number) in enumerate(rows)
-    ]  # fmt: skip
+    total, found = int(sites.sizes.sum()), []
+    for i, (A, y, name, number) in enumerate(rows):
+        mine = Rows(
+            A, y, name=name, index=i, number=number, sample_weight=weights[i], columns=sites.columns, offset=offsets[i],
+            room=room_for(len(y) / total), file=FileTable(raw[i], sites.schema, proposal),
+        )  # fmt: skip
+        found.append(Site(mine, policy=policy, limits=None))
+    return found

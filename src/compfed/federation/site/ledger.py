@@ -22,6 +22,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from compfed._utils.files import append_line, read_checked, write_checked
+from compfed._utils.plain import JsonObject, Record
 from compfed._utils.text import join_names
 from compfed.errors import InputError
 
@@ -48,7 +49,7 @@ class RunEntry:
     roster: Roster
     rows: int
     version: str  # of the table: the hash of its row hashes
-    policy: Mapping[str, Any]
+    policy: Record
     queries: Counter[str] = field(default_factory=Counter)
     models: int = 0
     scored: int = 0
@@ -205,12 +206,12 @@ class Ledger:
             return "The names are the same and the keys are not: a site has another key than before."
         return f"By subtraction the totals of {join_names(fewest)} become known."
 
-    def _append(self, entry: Mapping[str, Any]) -> None:
+    def _append(self, entry: Record) -> None:
         text = json.dumps(entry, sort_keys=True, ensure_ascii=True).encode()
         append_line(self.path, _checksum(text) + b" " + text, flush=True)
         self._apply(entry)
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> list[JsonObject]:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -230,7 +231,7 @@ class Ledger:
             entries.append(json.loads(text))
         return entries
 
-    def _apply(self, entry: Mapping[str, Any]) -> None:
+    def _apply(self, entry: Record) -> None:
         if entry["kind"] == "message":
             known = self.runs[entry["run"]]
             known.queries.update(entry["queries"])

@@ -97,7 +97,7 @@ def linear_predictor(loss: Any, x: np.ndarray, data: LocalDataset) -> tuple[Any,
 
 def score(query: Score, site: Site) -> Score.Reply:
     """The sums of `Score` over the rows of its subset."""
-    data, weights = site.dataset(query.objective), site.weights_of(query.subset)
+    data, weights = site.rows.dataset(query.objective), site.rows.weights_of(query.subset)
     used = weights > 0
     x = np.asarray(query.x, data.A.dtype)
     loss, z, y = linear_predictor(query.objective.loss, x, data)
@@ -151,7 +151,8 @@ def _counted(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, 
     """Rows of classes below thresholds, the table of classes and most likely classes, and the Brier score."""
     shapes = query.shapes()
     many = isinstance(loss, Softmax)
-    p = np.asarray(loss.inverse_link(z)).reshape(len(q), -1)
+    p = np.asarray(loss.inverse_link(z))
+    p = p if many else p[:, None]
     codes = y.astype(int) if many else (y > 0).astype(int)
     classes = shapes["class_weights"][0]
     is_class = codes[:, None] == (np.arange(classes) if many else np.array([1]))
@@ -181,11 +182,11 @@ def _counted(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, 
 
 def _lines(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarray) -> np.ndarray:
     """The sums of every recalibrated model; NaN where the policy would refuse it."""
-    data, found = site.dataset(query.objective), np.zeros(query.shapes()["lines"])
+    data, found = site.rows.dataset(query.objective), np.zeros(query.shapes()["lines"])
     _, every, labels = linear_predictor(query.objective.loss, np.asarray(query.x, data.A.dtype), data)
     for row, (a, b) in zip(found, query.lines, strict=True):
         if site.policy is not None:
-            rule = EffectiveRows.of(site.policy.min_rows, loss, labels, data.q, site.shares_of(None))
+            rule = EffectiveRows.of(site.policy.min_rows, loss, labels, data.q, site.rows.shares_of(None))
             if not rule.holds_at(loss, a + b * every, labels):
                 row[:] = np.nan
                 continue

@@ -23,9 +23,9 @@ import numpy as np
 from compfed._utils.arrays import two_product, two_sum
 from compfed._utils.validation import MAX_MAGNITUDE
 from compfed.data.encoding import FEW_LEVELS
-from compfed.data.raw_table import RawColumn, RawTable, used_columns
+from compfed.data.raw_table import RawColumn
 from compfed.errors import InputError
-from compfed.federation.enrolment import EMPTY_COLUMN, LABEL, MAX_COUNTED, RARE_LEVELS, magnitude_bits
+from compfed.federation.enrolment import EMPTY_COLUMN, MAX_COUNTED, RARE_LEVELS, magnitude_bits
 from compfed.federation.queries import Tabulate
 from compfed.federation.site.disclosure import DOMINANT, DisclosurePolicy
 from compfed.schema import CategoricalColumn, Column, Label, NumericColumn, Schema
@@ -38,29 +38,12 @@ FREE_TEXT = 0.1  # of the values are different ones, and more than `FEW_LEVELS`:
 MAX_NAMED_LEVELS = 100  # of a column in an enrolment; the others are rare
 
 
-def table_of(site: Site) -> RawTable:
-    """The table as it is in its file; of a site without one its encoded columns, and its labels last."""
-    if site.raw is not None and site.proposal is not None:
-        return used_columns(site.raw, site.proposal)
-    A, names = site.whole(), site.columns or tuple(map(str, range(site.width)))
-    label = LABEL
-    while label in names:
-        label += "_"
-    y = site.labels.reshape(len(site.labels), -1)
-    labels = [label] if site.labels.ndim == 1 else [f"{label} {k + 1}" for k in range(y.shape[1])]
-    columns = {name: RawColumn(np.asarray(A[:, j], float)) for j, name in enumerate(names)}
-    for k, name in enumerate(labels):
-        words = y.dtype.kind not in "biuf"
-        columns[name] = RawColumn(y[:, k].astype(object) if words else y[:, k].astype(float))
-    return RawTable(site.name, columns, np.arange(len(y)), "row")
-
-
 # --- the reply ---
 
 
 def tabulated(query: Tabulate, site: Site) -> Tabulate.Reply:
     """The sums and counts of the columns that a query names."""
-    used, policy = site.row_weights > 0, site.policy
+    used, policy = site.rows.used, site.policy
     rows = int(np.count_nonzero(used))
     missing, moments, below, levels = [], [], [np.zeros((0, 2))], [np.zeros((0, 2))]
     for name, thresholds in zip(query.numeric, query.thresholds, strict=True):
@@ -81,26 +64,26 @@ def tabulated(query: Tabulate, site: Site) -> Tabulate.Reply:
 
 
 def _column(site: Site, name: str) -> RawColumn:
-    column = site.table.columns.get(name)
+    column = site.rows.table.columns.get(name)
     if column is None:
         raise InputError(f"site {site.name!r} has no column {name!r}. Its enrolment names those that it has.")
     return column
 
 
 def _counted(site: Site, name: str) -> Counter[str]:
-    words = _column(site, name).words()[site.row_weights > 0]
+    words = _column(site, name).words()[site.rows.used]
     return Counter(word for word in words if word is not None)
 
 
 def _has_levels(site: Site, name: str, counts: Counter[str]) -> bool:
     """Whether the values of a column are levels or classes, of which counts are told, and not numbers or free text."""
-    column, given = _column(site, name), site.proposal
+    column, given = _column(site, name), site.rows.file.proposed
     if _free_text(counts, FREE_TEXT):
         return False
     if not column.is_numeric or isinstance(given and given.columns.get(name), CategoricalColumn):
         return True
-    labels = label_names(given) if given is not None else tuple(site.table.columns)[site.width :]
-    return name in labels and _public_classes(column, site.row_weights > 0, 1)[0] is not None
+    labels = label_names(given) if given is not None else tuple(site.rows.table.columns)[site.rows.width :]
+    return name in labels and _public_classes(column, site.rows.used, 1)[0] is not None
 
 
 def label_names(schema: Schema) -> tuple[str, ...]:
@@ -116,13 +99,13 @@ def _free_text(counts: Counter[str], share: float) -> bool:
 
 def _present(site: Site, name: str) -> np.ndarray:
     """The values of a column of numbers, sorted once for all messages."""
-    if name not in site.sorted_columns:
-        values = _numbers(_column(site, name), name)[site.row_weights > 0]
+    if name not in site.rows.sorted_columns:
+        values = _numbers(_column(site, name), name)[site.rows.used]
         found = np.sort(values[~np.isnan(values)])
         if len(found) and max(-found[0], found[-1]) > MAX_MAGNITUDE:
             raise InputError(f"column {name!r} has numbers that are infinite, or too large for a square. Mend them.")
-        site.sorted_columns[name] = found
-    return site.sorted_columns[name]
+        site.rows.sorted_columns[name] = found
+    return site.rows.sorted_columns[name]
 
 
 def _numbers(column: RawColumn, name: str) -> np.ndarray:
@@ -203,12 +186,12 @@ class TableFacts(NamedTuple):
 
 def table_facts(site: Site) -> TableFacts:
     """What an enrolment says about the table as it is in its file; nothing of a site that has its encoded rows alone."""
-    if site.raw is None or site.proposal is None:
+    if site.rows.file.raw is None or site.rows.file.proposed is None:
         return TableFacts("", None, np.empty(0, np.int32), np.empty(0, bool), np.empty(0, bool))
     schema, classes, rare = public_schema(site)
     names = [*schema.columns, *label_names(schema)]
-    columns = [site.raw.columns[name] for name in names]
-    used = site.row_weights > 0
+    columns = [site.rows.file.raw.columns[name] for name in names]
+    used = site.rows.used
     largest = [float(np.nanmax(np.abs(c.values[used]), initial=0.0)) if c.is_numeric else 0.0 for c in columns]
     missing = np.array([bool(c.missing[used].any()) for c in columns], bool)
     flags = np.array([name in rare for name in names], bool)
@@ -220,10 +203,10 @@ def public_schema(site: Site) -> tuple[Schema, np.ndarray | None, set[str]]:
 
     With a schema that the site was given this is that schema: all sites have it.
     """
-    given, raw = site.proposal, site.table
+    given, raw = site.rows.file.proposed, site.rows.table
     assert given is not None
-    used, k = site.row_weights > 0, 1 if site.policy is None else site.policy.min_level_rows
-    if site.schema_agreed:
+    used, k = site.rows.used, 1 if site.policy is None else site.policy.min_level_rows
+    if site.rows.file.agreed:
         classes = None if given.label is None or given.label.classes is None else np.unique(given.label.classes)
         return given, classes, set()
     rare, columns, classes = set[str](), dict[str, Column](), None

@@ -15,7 +15,7 @@ from compfed import regularisers
 from compfed.data import from_arrays, synthetic
 from compfed.losses import Logistic
 from compfed.monitor import Progress
-from compfed.problem.evaluation import client_gradients
+from compfed.problem.local_loss import client_gradients
 from compfed.problem.problem import Problem
 from compfed.simulation import simulate
 from compfed.solve import PooledSolution, solve_pooled

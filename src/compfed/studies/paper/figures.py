@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compfed.report.figures import Line, Panel, draw
+from compfed.report.figures import Curve, Panel, draw
 from compfed.studies.paper.experiments import ALGORITHM_1, FAST_FEDDA, METHODS, Group, Key, Traces, keys
 from compfed.trace import Trace
 
@@ -29,8 +29,8 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
     return drawn
 
 
-def _methods(traces: Traces, group: Group, names: Sequence[str]) -> list[Line]:
-    return [Line(name, traces[Key(group, name)], STYLES[name]) for name in names]
+def _methods(traces: Traces, group: Group, names: Sequence[str]) -> list[Curve]:
+    return [Curve(name, traces[Key(group, name)], STYLES[name]) for name in names]
 
 
 def _figure_1(traces: Traces) -> Figure:
@@ -49,9 +49,9 @@ def _without_floor(traces: Traces) -> Figure:
     rounds = int(reduced[0]["round"][-1])
     full = [_until(trace, rounds) for trace in traces[ALGORITHM_1]]
     lines = [
-        Line("Algorithm 1, b = 20", plain, 0),
-        Line("Algorithm 1, full gradients", full, 5, width=3.2),
-        Line("variance-reduced, b = 20", reduced, 4),  # lies on the one before
+        Curve("Algorithm 1, b = 20", plain, 0),
+        Curve("Algorithm 1, full gradients", full, 5, width=3.2),
+        Curve("variance-reduced, b = 20", reduced, 4),  # lies on the one before
     ]
     error = [np.median([t["optimality"][-1] for t in runs]) for runs in (plain, reduced)]
     rows = [runs[0]["gradient_rows"][-1] / rounds for runs in (plain, reduced, full)]
@@ -74,9 +74,9 @@ def _until(trace: Trace, rounds: int) -> Trace:
 
 
 def _figure_2(traces: Traces) -> Figure:
-    etas = [Line(f"η = {key.value:g}", traces[key], i) for i, key in enumerate(keys(traces, Group.ETA))]
-    taus = [Line(f"τ = {key.value:g}", traces[key], i) for i, key in enumerate(keys(traces, Group.TAU))]
-    taus.append(Line("τ = 10", traces[Key(Group.ETA, "eta", 0.2)], 2))
+    etas = [Curve(f"η = {key.value:g}", traces[key], i) for i, key in enumerate(keys(traces, Group.ETA))]
+    taus = [Curve(f"τ = {key.value:g}", traces[key], i) for i, key in enumerate(keys(traces, Group.TAU))]
+    taus.append(Curve("τ = 10", traces[Key(Group.ETA, "eta", 0.2)], 2))
     caption = (
         "Figure 2: impact of the step size and of the number of local steps on Algorithm 1; b = 50, median and "
         "10-90 % band over seeds."
@@ -87,8 +87,8 @@ def _figure_2(traces: Traces) -> Figure:
 def _ablation(traces: Traces) -> Figure:
     panels = []
     for l1, group, exact in (("1e-4", Group.ABLATION, Group.FULL), ("1e-3", Group.SPARSE_ABLATION, Group.SPARSE)):
-        others = [Line(RULES[key.name], traces[key], i + 1) for i, key in enumerate(keys(traces, group))]
-        ours = Line("(t+1)η", traces[Key(exact, "DecoupledProx")], 0)
+        others = [Curve(RULES[key.name], traces[key], i + 1) for i, key in enumerate(keys(traces, group))]
+        ours = Curve("(t+1)η", traces[Key(exact, "DecoupledProx")], 0)
         panels.append(Panel(f"Local prox parameter, l1 = {l1}", [ours, *others]))
     return "ablation", panels, "Beyond the paper: only the growing prox parameter of line 11 is exact."
 
@@ -117,7 +117,7 @@ def _theorem(traces: Traces) -> Figure:
     panels = []
     for key in keys(traces, Group.THEOREM):
         if key.name.startswith("ridge 1"):
-            lines = [Line("measured", traces[key], 0), Line("bound", traces[key][:1], 1, y="bound")]
+            lines = [Curve("measured", traces[key], 0), Curve("bound", traces[key][:1], 1, y="bound")]
             title = f"{key.group.capitalize()}, {key.name}"
             panels.append(Panel(title, lines, y="lyapunov", floor=1e-18, legend="lower left"))
     caption = "The Lyapunov function of Theorem 1 and its bound, with the theorem's own step sizes (ridge 1)."

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.text import Steps, versions
+from compfed._utils.text import NamedSteps, versions
 from compfed.errors import InputError
 from compfed.report.page import write_run_report
 from compfed.report.run_result import write_result
@@ -49,7 +49,7 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None) -> list[
     out.mkdir(parents=True, exist_ok=True)
 
     finished, todo = FinishedExperiments(out, size), list(experiments(size))
-    steps = Steps(len(todo) + 1)
+    steps = NamedSteps(len(todo) + 1)
     try:
         traces = _all_traces(todo, finished, steps)
     except KeyboardInterrupt:
@@ -107,7 +107,7 @@ class _Stopped(Exception):
     """Ends an experiment, because another one failed or the run was interrupted."""
 
 
-def _all_traces(todo: list[Experiment], finished: FinishedExperiments, steps: Steps) -> Traces:
+def _all_traces(todo: list[Experiment], finished: FinishedExperiments, steps: NamedSteps) -> Traces:
     """The traces of all experiments, each saved when it ends. When one fails, or on Ctrl-C, the others stop."""
     stop = threading.Event()
 

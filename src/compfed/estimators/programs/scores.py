@@ -1,4 +1,4 @@
-"""How well models predict rows that stay at their sites, at the server: from sums and bounds of counts (`Score`).
+"""How well models predict rows that several sites hold, at the server: from sums and bounds of counts (`Score`).
 
 The rows of class 1 ("positives", of weight P) and of all others ("negatives", N) have scores z. With P(e) and N(e) the weights of
 those with z <= e, AUC = (weight of the pairs in which the positive has the larger score, ties by half) / (P N).
@@ -30,7 +30,7 @@ from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path_and_cv import check_classes_of_splits, check_cv
 from compfed.federation.queries import Describe, Score
-from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
+from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Gamma, Logistic, Loss, MultiSquared, NegativeBinomial, Poisson, Squared, WithOffset
 from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, SiteFold, cv_splits, training_rows
@@ -104,9 +104,8 @@ def cross_evaluate(
     per_site: bool,
 ) -> Program[tuple[Evaluation, list[Evaluation] | None]]:  # fmt: skip
     """Every row scored by a model that was fitted without it: without its fold, or without its site."""
-    enrolments, by_site = enrolments_of(federation), isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT
-    if enrolments is not None:
-        check_cv(federation.names, enrolments, cv)
+    by_site = isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT
+    check_cv(federation.names, federation.enrolments, cv)
     if per_site:
         check_sites_alone(federation, "per_site=True")
     everything = yield from fit.describe_sites(federation, options)
@@ -136,8 +135,7 @@ def cross_evaluate(
 
 def check_sites_alone(federation: Federation, what: str) -> None:
     """Refuse to ask single sites where sums are masked, before the first query."""
-    enrolments = enrolments_of(federation)
-    if enrolments is not None and enrolments[0].secure_sum:
+    if federation.enrolments[0].secure_sum:
         raise InputError(
             f"{what}: sums are masked, and the score of one site would show its part of a sum by subtraction. Leave it out, or "
             "let every site set secure_sum = false in its site.toml."
@@ -173,9 +171,8 @@ def _evaluate_parts(
     federation: Federation, parts: Sequence[Part], groups: Sequence[Sequence[int]], threshold: float, how: str
 ) -> Program[list[Evaluation]]:
     """The evaluation of every group of parts: describe, then score and recalibrate in the same messages."""
-    enrolments = enrolments_of(federation)
-    walled = enrolments is not None and any(e.min_rows > 1 for e in enrolments)
-    centre = yield from _describe(federation, parts)
+    walled = any(e.min_rows > 1 for e in federation.enrolments)
+    centre, rows = yield from _describe(federation, parts)
     loss = parts[0].model.loss
     programs: list[Program[Any]] = [_scores(parts, groups, centre, threshold, walled)]
     recalibrated = isinstance(loss, Logistic)
@@ -184,13 +181,15 @@ def _evaluate_parts(
     scored, *found = yield from gather(programs)
     lines = [(*found[2 * g], *found[2 * g + 1]) if recalibrated else (np.nan,) * 3 for g in range(len(groups))]
     return [
-        _evaluation(parts[0].model, one, line, centre, threshold, how, walled)
-        for one, line in zip(scored, lines, strict=True)
+        replace(
+            _evaluation(parts[0].model, one, line, centre, threshold, how, walled), rows=sum(rows[k] for k in group)
+        )
+        for one, line, group in zip(scored, lines, groups, strict=True)
     ]
 
 
-def _describe(federation: Federation, parts: Sequence[Part]) -> Program[np.ndarray]:
-    """One message: check columns and labels of the sites; the mean of labels that are numbers."""
+def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[np.ndarray, list[int]]]:
+    """One message: check columns and labels of the sites; the mean of labels that are numbers, and the rows of every part."""
     model = parts[0].model
     described = yield [
         Request((Describe(model.classes is not None, part.subset),), sites=part.sites, counts=False) for part in parts
@@ -211,7 +210,8 @@ def _describe(federation: Federation, parts: Sequence[Part]) -> Program[np.ndarr
     total = sum(float(found.weight) for (found,) in described)
     if not total:
         raise InputError(fit.NO_ROWS)
-    return np.empty(0) if model.classes is not None else summed / total
+    rows = [found.count for (found,) in described]
+    return np.empty(0) if model.classes is not None else summed / total, rows
 
 
 # --- scores: counts below thresholds, refined where pairs share a bin ---
@@ -405,9 +405,8 @@ def _evaluation(
     weight = float(sums.weight)
     if classes is None:
         numbers = _regression(model.loss, model.offset, sums, centre, how)
-        return (
-            replace(numbers, mae=None) if walled else numbers
-        )  # under a policy sites round their sums of absolute errors
+        # under a policy sites round their sums of absolute errors
+        return replace(numbers, mae=None, rounded_counts=True) if walled else numbers
     each = np.asarray(sums.class_weights)
     shares = each[each > 0]
     null = float(-shares @ np.log(shares / weight))
@@ -417,6 +416,7 @@ def _evaluation(
     }  # fmt: skip
     kind = "two classes" if len(classes) == 2 else "several classes"
     found |= {"how": how, "weight": weight, "classes": tuple(classes.tolist()), "class_weights": each, "kind": kind}
+    found["rounded_counts"] = walled
     by_class = np.array([scored.auc(k) for k in range(len(scored.edges))])
     low, high = by_class.mean(axis=0)
     found |= {"auc": float((low + high) / 2), "auc_low": float(low), "auc_high": float(high), "auc_by_class": by_class}

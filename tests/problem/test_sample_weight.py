@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import compfed as cf
 from compfed.losses import lipschitz as curvature
-from compfed.problem.evaluation import FullGradient, MiniBatch
+from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.sampling import sample_rows
 
 D, RIDGE, LAM = 3, 0.1, 0.02
@@ -44,7 +44,7 @@ def problem(sites: cf.data.Sites, loss: Any = None, weights: Any = None) -> cf.P
 @pytest.fixture(scope="module")
 def weighted() -> cf.Problem:
     A, y, w = rows(SMALL)
-    return problem(cf.data.from_arrays(A, y, row_weights=w), weights=[0.5, 0.2, 0.3])
+    return problem(cf.data.from_arrays(A, y, sample_weight=w), weights=[0.5, 0.2, 0.3])
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,9 @@ def test_a_run_with_whole_weights_is_that_of_repeated_rows(weighted, repeated):
 @pytest.mark.parametrize("options", [{}, {"batch_size": 2, "participants": 2}])
 def test_only_the_ratios_within_a_site_matter(weighted, options):
     A, y, w = rows(SMALL)
-    scaled = cf.data.from_arrays(A, y, row_weights=[c * weight for c, weight in zip([7.0, 0.01, 1e6], w, strict=True)])
+    scaled = cf.data.from_arrays(
+        A, y, sample_weight=[c * weight for c, weight in zip([7.0, 0.01, 1e6], w, strict=True)]
+    )
     other = problem(scaled, weights=weighted.weights)
     np.testing.assert_allclose(other.objective(X), weighted.objective(X), rtol=1e-14)
     runs = [cf.simulate(p, ALGORITHM, 5, seed=2, **options) for p in (weighted, other)]
@@ -105,7 +107,7 @@ def test_only_the_ratios_within_a_site_matter(weighted, options):
 
 def test_equal_weights_are_no_weights():
     A, y, _ = rows(SMALL)
-    plain, ones = (cf.data.from_arrays(A, y, row_weights=w) for w in (None, [np.full(m, 3.0) for m in SMALL]))
+    plain, ones = (cf.data.from_arrays(A, y, sample_weight=w) for w in (None, [np.full(m, 3.0) for m in SMALL]))
     for a, b in zip(plain.row_shares, ones.row_shares, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-15)
     np.testing.assert_allclose(plain.shares, ones.shares, rtol=1e-15)
@@ -117,14 +119,14 @@ def test_equal_weights_are_no_weights():
 def test_shares_make_it_the_pooled_table_of_scikit_learn():
     """C counts a row as often as its weight; ours is a mean with weights."""
     A, y, w = rows(SMALL)
-    sites = cf.data.from_arrays(A, y, row_weights=w)
+    sites = cf.data.from_arrays(A, y, sample_weight=w)
     weight = np.concatenate(w)
     np.testing.assert_allclose(sites.shares, [v.sum() / weight.sum() for v in w], rtol=1e-15)
     smooth = cf.Problem(cf.losses.Logistic(ridge=RIDGE), cf.regularisers.Zero(), sites, weights=sites.shares)
     model = LogisticRegression(C=1 / (RIDGE * weight.sum()), fit_intercept=False, tol=1e-12, max_iter=10_000)
     model.fit(*sites.pooled(), sample_weight=weight)
     np.testing.assert_allclose(cf.solve_pooled(smooth).x, model.coef_[0], rtol=1e-6)
-    one_site = problem(cf.data.from_arrays([np.vstack(A)], [np.hstack(y)], row_weights=[weight]))
+    one_site = problem(cf.data.from_arrays([np.vstack(A)], [np.hstack(y)], sample_weight=[weight]))
     np.testing.assert_allclose(
         problem(sites, weights=sites.shares).gradient(X), one_site.gradient(X), rtol=1e-11, atol=1e-14
     )
@@ -135,9 +137,9 @@ def test_from_table_keeps_weights_with_their_rows():
     A, y, w = rows([8])
     where = np.array(list("cabacaab"))
     for table in (A[0], pd.DataFrame(A[0], columns=list("pqr"))):
-        sites = cf.data.from_table(table, y[0], where, row_weights=pd.Series(w[0]))
-        assert sites.row_weights is not None
-        for name, features, weights in zip("abc", sites.features, sites.row_weights, strict=True):
+        sites = cf.data.from_table(table, y[0], where, sample_weight=pd.Series(w[0]))
+        assert sites.sample_weight is not None
+        for name, features, weights in zip("abc", sites.features, sites.sample_weight, strict=True):
             np.testing.assert_array_equal(features, A[0][where == name])
             np.testing.assert_array_equal(weights, w[0][where == name])
 
@@ -166,12 +168,12 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_wrong_row_weights(mistake):
     given, message = WRONG[mistake]
     with pytest.raises(cf.InputError, match=message):
-        cf.data.from_arrays([np.ones((4, 2))] * 2, [np.ones(4)] * 2, names=["north", "south"], row_weights=given)
+        cf.data.from_arrays([np.ones((4, 2))] * 2, [np.ones(4)] * 2, names=["north", "south"], sample_weight=given)
 
 
 def test_wrong_row_weights_of_a_table():
-    with pytest.raises(cf.InputError, match=r"row_weights has shape \(3,\); there are 4 rows: one for each"):
-        cf.data.from_table(np.eye(4), np.ones(4), [0, 1, 0, 1], row_weights=np.ones(3))
+    with pytest.raises(cf.InputError, match=r"sample_weight has shape \(3,\); there are 4 rows: one for each"):
+        cf.data.from_table(np.eye(4), np.ones(4), [0, 1, 0, 1], sample_weight=np.ones(3))
 
 
 # --- what a client computes ---
@@ -215,7 +217,7 @@ def test_mini_batch_gradients_average_to_the_gradient(weighted, site, batch, sub
 
 def test_full_gradients_out_of_the_store_of_all_clients():
     A, y, w = rows(BIG)
-    big = problem(cf.data.from_arrays(A, y, row_weights=w))
+    big = problem(cf.data.from_arrays(A, y, sample_weight=w))
     with jax.enable_x64(True):
         found = np.asarray(full_gradients(big.loss, big.dataset, max(BIG)))[np.argsort(big.order)]
     by_hand = [
@@ -255,14 +257,14 @@ def test_engines_agree_with_labels_of_several_outcomes():
     A, _, w = rows(SMALL)
     y = [np.stack([a[:, 0] + 1, a[:, 1] ** 2], axis=1) for a in A]
     loss = cf.losses.MultiSquared(outputs=2, ridge=RIDGE)
-    p = problem(cf.data.from_arrays(A, y, row_weights=w), loss)
+    p = problem(cf.data.from_arrays(A, y, sample_weight=w), loss)
     assert p.dataset.y.shape == (len(p.dataset.A), 2)
     agree(p, cf.algorithms.ProximalGradient(eta=0.1), batch_size=2)
 
 
 def test_engines_agree_with_several_classes():
     A, _, w = rows(SMALL)
-    sites = cf.data.from_arrays(A, [np.digitize(a[:, 0], [0.0, 1.0]) for a in A], row_weights=w)
+    sites = cf.data.from_arrays(A, [np.digitize(a[:, 0], [0.0, 1.0]) for a in A], sample_weight=w)
     agree(problem(sites, cf.losses.Softmax(outputs=3, ridge=RIDGE)), cf.algorithms.ProximalGradient(eta=0.1))
 
 
@@ -301,7 +303,7 @@ def test_objective_of_unequal_sites_by_hand(name):
     loss, labels, value = by_hand(name)
     y = [labels(a.mean(axis=1)) for a in A]
     p = np.array([0.3, 0.1, 0.2, 0.25, 0.15])
-    made = problem(cf.data.from_arrays(A, y, row_weights=w), loss, weights=p)
+    made = problem(cf.data.from_arrays(A, y, sample_weight=w), loss, weights=p)
     assert len(made.dataset.A) > sum(BIG), "there is padding"
     smooth = sum(p_i * np.average(value(a @ X, y_i), weights=w_i) for p_i, a, y_i, w_i in zip(p, A, y, w, strict=True))
     np.testing.assert_allclose(
@@ -321,7 +323,7 @@ def largest(H: np.ndarray) -> float:
 
 def test_curvature_of_poisson_by_hand(weighted):
     A, _, w = rows(SMALL)
-    sites = cf.data.from_arrays(A, [np.arange(float(m)) for m in SMALL], row_weights=w)
+    sites = cf.data.from_arrays(A, [np.arange(float(m)) for m in SMALL], sample_weight=w)
     made = problem(sites, cf.losses.Poisson(ridge=RIDGE), weights=weighted.weights)
     for x in (X, np.zeros(D)):
         each = [
@@ -370,7 +372,7 @@ def test_curvature_of_a_network_is_that_of_its_hessian():
 def test_softmax_constant_is_reached_with_two_classes_at_zero():
     """With two classes of probability 1/2 each the bound 1/2 on the curvature of the loss is attained."""
     A, y, w = rows(SMALL)
-    sites = cf.data.from_arrays(A, [(label + 1) / 2 for label in y], row_weights=w)
+    sites = cf.data.from_arrays(A, [(label + 1) / 2 for label in y], sample_weight=w)
     made = problem(sites, cf.losses.Softmax(outputs=2, ridge=RIDGE))
     at_zero = made.curvature_at(np.zeros(2 * D))
     np.testing.assert_allclose(at_zero[0], made.lipschitz, rtol=1e-8)
@@ -388,7 +390,7 @@ def test_lipschitz_constants_with_row_weights(monkeypatch, name, gram_width):
     bound = {"Squared": 1.0, "Logistic": 0.25, "SquaredHinge": 2.0, "Huber": 1.0, "SmoothedQuantile": 10.0}[name]
     A, y, w = rows(BIG)
     p = np.array([0.3, 0.1, 0.2, 0.25, 0.15])
-    made = problem(cf.data.from_arrays(A, y, row_weights=w), getattr(cf.losses, name)(ridge=RIDGE), weights=p)
+    made = problem(cf.data.from_arrays(A, y, sample_weight=w), getattr(cf.losses, name)(ridge=RIDGE), weights=p)
     each = [bound * a.T @ (v[:, None] * a) / v.sum() + RIDGE * np.eye(D) for a, v in zip(A, w, strict=True)]
     np.testing.assert_allclose(made.client_lipschitz, list(map(largest, each)), rtol=1e-10)
     np.testing.assert_allclose(made.lipschitz, largest(np.tensordot(p, each, 1)), rtol=1e-10)
@@ -396,7 +398,7 @@ def test_lipschitz_constants_with_row_weights(monkeypatch, name, gram_width):
 
 def test_lipschitz_constant_of_the_pooled_table():
     A, y, w = rows(BIG)
-    sites = cf.data.from_arrays(A, y, row_weights=w)
+    sites = cf.data.from_arrays(A, y, sample_weight=w)
     rows_, weight = np.vstack(A), np.concatenate(w)
     pooled = np.linalg.eigvalsh(rows_.T @ (weight[:, None] * rows_) / weight.sum())[-1]
     made = problem(sites, cf.losses.Squared(ridge=RIDGE), weights=sites.shares)

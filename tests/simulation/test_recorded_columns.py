@@ -7,9 +7,9 @@ import pytest
 
 import compfed as cf
 from compfed.losses.lipschitz import largest_eigenvalue
-from compfed.problem import evaluation as measures
+from compfed.problem import local_loss as measures
 from compfed.problem import problem as problem_module
-from compfed.simulation import evaluation as columns
+from compfed.simulation import columns
 
 D = 5
 

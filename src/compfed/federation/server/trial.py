@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compfed.federation.queries import Evaluate, Lipschitz, largest_lipschitz
+from compfed.federation.queries import Evaluate, Lipschitz
+from compfed.federation.queries.lipschitz import largest_lipschitz
 from compfed.federation.server.program import Request
 from compfed.federation.spec import FederatedProblem
 from compfed.losses.base import ignore_overflow
@@ -19,7 +20,7 @@ class Trial(NamedTuple):
     W: np.ndarray | None = None
 
 
-class Evaluation(NamedTuple):
+class Evaluated(NamedTuple):
     """f at a model: sums over all sites, weighted."""
 
     x: np.ndarray
@@ -31,7 +32,7 @@ class Evaluation(NamedTuple):
     L: float | None = None  # sum_i p_i L_i there, where the loss has no bound on its curvature
     L_max: float | None = None  # and a bound on the largest L_i
 
-    def without_hessian(self) -> Evaluation:
+    def without_hessian(self) -> Evaluated:
         return self._replace(W=None, H=None)
 
 
@@ -42,12 +43,12 @@ def evaluate_request(spec: FederatedProblem, trial: Trial) -> Request:
 
 
 @ignore_overflow
-def evaluation(spec: FederatedProblem, trial: Trial, summed: Evaluate.Reply, model: int = 0) -> Evaluation:
+def evaluation(spec: FederatedProblem, trial: Trial, summed: Evaluate.Reply, model: int = 0) -> Evaluated:
     """One model of the sum of the replies to `Evaluate`."""
     H = np.zeros((0, 0)) if trial.W is not None and not len(trial.W) else None
     if summed.hessian is not None and trial.W is not None:
         H = spec.loss.unpack_hessian(summed.hessian[model], trial.W) + float(spec.loss.ridge) * np.eye(len(trial.W))
-    return Evaluation(
+    return Evaluated(
         trial.x, float(summed.value[model]), summed.gradient[model], float(summed.terms[model]), trial.W, H
     )
 

@@ -13,7 +13,7 @@ from compfed._utils.compilation import jit, precision
 from compfed._utils.records import leaves_as_bytes
 from compfed._utils.text import shorten
 from compfed.errors import InputError
-from compfed.problem.evaluation import objectives_and_mappings, values_and_gradients, with_regulariser
+from compfed.problem.local_loss import objectives_and_mappings, values_and_gradients, with_regulariser
 from compfed.problem.problem import Problem
 from compfed.trace import COLUMNS
 

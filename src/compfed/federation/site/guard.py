@@ -1,0 +1,104 @@
+"""What a site lets through: its limits, its disclosure policy, and what was charged to its table so far."""
+
+from __future__ import annotations
+
+import functools
+from weakref import WeakKeyDictionary
+
+from compfed.errors import InputError
+from compfed.federation.enrolment import Agreement
+from compfed.federation.limits import QueryChecks, QueryLimits
+from compfed.federation.queries import QUERIES, Tabulate
+from compfed.federation.query import Query, SiteRefusal
+from compfed.federation.site.disclosure import (
+    Admitted,
+    Charge,
+    DisclosurePolicy,
+    Varying,
+    check_table,
+    rare_class,
+    rare_values,
+    varying_columns,
+    verdict,
+)
+from compfed.federation.site.rows import Rows
+from compfed.federation.spec import ObjectiveSpec
+
+
+class Guard:
+    """The guard of one site's rows.
+
+    Parameters
+    ----------
+    rows : Rows
+    policy : DisclosurePolicy, optional
+        The rules of the site for what it reveals; without one there are none.
+    limits : QueryLimits or None
+        None for a site in the process of its server.
+    secure_sum : bool
+        Whether the sums of the site are masked. Values of few rows are then allowed where three sites have them.
+    """
+
+    def __init__(self, rows: Rows, policy: DisclosurePolicy | None, limits: QueryLimits | None, secure_sum: bool):
+        self.rows, self.policy, self.limits, self.secure_sum = rows, policy, limits, secure_sum
+        self.agreement: Agreement | None = None  # with the other sites of a run
+        self.charged = Charge()  # over the life of the table
+        self.admitted: WeakKeyDictionary[ObjectiveSpec, Admitted] = WeakKeyDictionary()
+        self._unlisted: str | None = None  # why it lists no classes, "" if it does, None if that is not known yet
+
+    def reason(self, query: Query) -> str | None:
+        """Why the site refuses a query; None if it answers. What the query says about the rows is charged to the table."""
+        reason = self._blanket_reason(query)
+        if reason is None and self.limits is not None:
+            reason = self.limits.reason(query, QueryChecks(self.limits, self))
+        if reason is None and self.policy is not None:
+            reason, charge = verdict(self.policy, query, self)
+            self.charged = self.charged.plus(charge)
+        return reason
+
+    def _blanket_reason(self, query: Query) -> str | None:
+        """Why the site refuses every query of this kind; None if it does not. Names the rule, never the number of rows.
+
+        Decided before anything else of a query is read: the reason of a limit may depend on the rows.
+        """
+        name, policy, file = type(query).__name__, self.policy, self.rows.file
+        if type(query) not in QUERIES:  # a closed list: a subclass is another query
+            return f"{name} is not a query it knows"
+        if policy is not None and name in policy.queries:
+            return f"it does not answer {name}"
+        if self.rows.count < (1 if policy is None else policy.min_rows):
+            return "it has fewer rows than its min_rows"
+        if file.not_encoded and not isinstance(query, Tabulate):
+            return f"it {file.not_encoded.removesuffix('.')}"
+        return None
+
+    def join(self, agreement: Agreement) -> None:
+        """Take part in a run with these sites; raises `SiteRefusal` where a value of few rows would show in its sums."""
+        if self.agreement is agreement:
+            return
+        # sites whose rows cannot be used together answer `Tabulate` alone, which keeps this rule by itself
+        encoded = not agreement.encoded_problem
+        checked = self.policy is not None and self.secure_sum and encoded
+        if checked and (problems := rare_values(self, agreement.enrolments)):
+            raise SiteRefusal(f"site {self.rows.name!r} takes part in no run with these sites: {'; '.join(problems)}.")
+        self.agreement, self._unlisted = agreement, None
+        self.admitted.clear()
+
+    @functools.cached_property
+    def varying(self) -> list[Varying]:
+        """How every column varies; empty without a policy."""
+        return [] if self.policy is None else list(varying_columns(self.rows, self.policy.min_level_rows))
+
+    @functools.cached_property
+    def table_problems(self) -> list[str]:
+        """Reasons of the policy to refuse every query, whatever it is; checked once."""
+        return [] if self.policy is None else check_table(self, self.policy)
+
+    def check_classes(self) -> None:
+        """Refuse to list labels that are continuous, or of few rows: they would be values of single rows."""
+        if self._unlisted is None:
+            self.rows.check_classes()
+            rare = None if self.policy is None else rare_class(self, self.policy)
+            self._unlisted = "" if rare is None else f"site {self.rows.name!r} lists no classes: {rare}."
+        if self._unlisted:
+            raise InputError(self._unlisted)
