@@ -261,7 +261,7 @@ class StoppingRule:
             return Stop(False, NO_MINIMISER)
         if getattr(self.spec.loss, "attained", False) or not length > LONG_STEP * np.linalg.norm(at.x):
             return Stop(True)
-        if self.loss_vanished:
+        if self.loss_vanished and self.free:
             return Stop(False, NO_MINIMISER)
         if abs(at.gradient @ step) <= 3 * length * self.rounding_at(at):
             return Stop(True)

@@ -230,16 +230,39 @@ def test_separable_classes_without_a_penalty_have_no_best_model(algorithm):
     assert model.score(X, y) == 1.0
 
 
+@pytest.mark.parametrize("algorithm", ["ProximalNewton", "ProximalBFGS"])
 @pytest.mark.parametrize("seed", range(6))
-def test_three_separable_classes_have_no_best_model(seed):
-    """Newton's method goes so far out in one step that the certificate holds, or rounding hides everything."""
+def test_three_separable_classes_have_no_best_model(seed, algorithm):
+    """A shift of all classes changes no probability: the Hessian is singular, and vanishes as the coefficients grow."""
     X = np.random.default_rng(seed).standard_normal((100, 5))
     y = np.digitize(X @ [2.0, -1.0, 0.0, 0.0, 1.0], [-1.0, 1.0])
     with pytest.warns(ConvergenceWarning, match="the classes are perfectly separable"):
-        model = cf.FederatedLogisticRegression(alpha=0.0).fit(X, y, sites=np.arange(100) % 3)
+        model = cf.FederatedLogisticRegression(alpha=0.0, algorithm=algorithm).fit(X, y, sites=np.arange(100) % 3)
     assert not model.certificate_.minimiser_exists
     assert not model.certificate_.holds
+    assert model.n_rounds_ <= 100
+    assert np.abs(model.coef_).max() < 1e4  # no step into nowhere
     assert model.score(X, y) == 1.0
+
+
+LOGISTIC, FREE = cf.losses.Logistic(), cf.regularisers.Zero()
+
+
+@pytest.mark.parametrize("algorithm", ["ProximalNewton", "ProximalBFGS"])
+@pytest.mark.parametrize(
+    ("loss", "g"),
+    [(LOGISTIC, cf.regularisers.Box(-600.0, 600.0)), (cf.losses.Logistic(ridge=1e-12), FREE)],
+    ids=["in a box", "with a ridge"],
+)
+def test_bounds_and_the_least_ridge_make_a_best_model(loss, g, algorithm):
+    """A continuous function has a minimum in a box, and a strongly convex one everywhere, however small the loss is there."""
+    X, y, sites = separable()
+    data = cf.data.from_table(X, np.where(y > 0, 1.0, -1.0), sites)
+    minimum = cf.solve_federated(cf.Problem(loss, g, data), algorithm)
+    assert minimum.certificate.holds
+    z = X @ minimum.x * np.where(y > 0, 1.0, -1.0)
+    assert np.logaddexp(0.0, -z).mean() < 1e-6 * np.log(2)  # all but zero, as without a minimum
+    assert minimum.certificate.minimiser_exists
 
 
 def in_part(kind: str) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -248,15 +271,16 @@ def in_part(kind: str) -> tuple[Any, np.ndarray, np.ndarray]:
     X = rng.standard_normal((150, 4))
     there = rng.random(150) < 0.2
     noisy = X[:, 0] + rng.logistic(size=150)
-    if kind == "counts":
+    if "counts" in kind:
         X[:, 3] = there
-        return cf.FederatedPoissonRegressor, X, rng.poisson(np.exp(0.3 * X[:, 0])) * ~there
+        log_mean = 0.3 * X[:, 0] + (3.0 if kind == "large counts" else 0.0)  # large counts have a negative loss
+        return cf.FederatedPoissonRegressor, X, rng.poisson(np.exp(log_mean)) * ~there
     y = np.digitize(noisy, [0.0] if kind == "two classes" else [-1.0, 1.0])
     X[:, 3] = there & (y == y.max())
     return cf.FederatedLogisticRegression, X, y
 
 
-@pytest.mark.parametrize("kind", ["two classes", "three classes", "counts"])
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "counts", "large counts"])
 def test_a_column_that_decides_some_rows_leaves_no_best_model(kind):
     """The gradient vanishes as the coefficient grows, so that a certificate alone would hold."""
     estimator, X, y = in_part(kind)

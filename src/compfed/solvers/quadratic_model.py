@@ -307,7 +307,7 @@ class _Search:
     def _line_search(self, free: np.ndarray, step: np.ndarray, resting: np.ndarray) -> float:
         """Take the longest share of a step that decreases the model; returns the share, 0 if there is none."""
         form, u, before = self.form, self.u, self._value(self.u, self.r)
-        hidden = _rounding(np.abs(self.gradient + self.r) * np.abs(u - self.x)).sum() + 32 * EPS * abs(before)
+        hidden = 32 * EPS * (abs(before) + np.abs(self.gradient + self.r) @ np.abs(u - self.x))
         violation = self._violation(u, self.r)
         bound = np.where(step > 0, form.upper[free], form.lower[free])
         ahead = ((form.kink[free] - u[free]) * step > 0) & (form.l1[free] > 0) & ~resting

@@ -210,7 +210,7 @@ def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[np
     total = sum(float(found.weight) for (found,) in described)
     if not total:
         raise InputError(fit.NO_ROWS)
-    rows = [found.count for (found,) in described]
+    rows = [found.row_count for (found,) in described]
     return np.empty(0) if model.classes is not None else summed / total, rows
 
 

@@ -18,7 +18,7 @@ class Description(NamedTuple):
     """The sum of the replies to `Describe`. Facts of single sites are those of the enrolments."""
 
     rows: np.ndarray  # of each site; of a subset, each site's part is estimated from the total
-    count: int  # of all rows
+    row_count: int  # of all sites
     weights: np.ndarray  # of each site's rows, likewise
     weight: float  # of all rows
     sites: int  # that have any of them
@@ -105,7 +105,7 @@ class Describe(Query):
             weights = weights * (weight / (weights.sum() or 1.0))
         positive = {name: t[name][t["class_weights"] > 0] for name in ("class_weights", "class_shares") if name in t}
         return Description(
-            rows=rows, count=round(float(t["rows"])), weights=weights, weight=weight, sites=round(float(t["sites"])),
+            rows=rows, row_count=round(float(t["rows"])), weights=weights, weight=weight, sites=round(float(t["sites"])),
             widths=tuple(e.width for e in every), columns=tuple(e.columns for e in every),
             label_kinds=tuple(e.label_kind for e in every), label_shapes=tuple(e.label_shape for e in every),
             classes=agreement.classes[t["class_weights"] > 0] if self.classes else np.empty(0),
