@@ -95,7 +95,7 @@ def test_no_number_of_a_row_is_in_the_memory_or_the_files_of_the_operator(secure
     assert coef == here.coef_.tobytes()
     # what should be there is found: the search works
     assert any(coef[:8] in region for region in regions)
-    assert any(b"compfed.federation.queries:Evaluate" in region for region in regions)
+    assert any(b"compfed.federation.queries.evaluate:Evaluate" in region for region in regions)
     assert [number for number in numbers if any(number in region for region in regions)] == []
     files = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert files

@@ -358,7 +358,7 @@ def test_tables_for_pandas_and_a_folder(table, lasso, tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.array([row[1:] for row in rows[1:11]], float), lasso.coefficients)
     assert all(site in written[2].read_text(encoding="utf-8") for site in lasso.sites)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtra, match=r"compfed\[pandas\]"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[pandas\]'"):
         lasso.to_pandas()
 
 
