@@ -38,6 +38,7 @@ OUTSIDE_DOMAIN = 1e30  # stands for an infinite g: the state of a solver is fini
 EPS = float(np.finfo(float).eps)
 SINGULAR = 1e-13  # reciprocal condition number below which rounding decides the solution of a linear system
 SHIFT = 1e-12  # of the diagonal of a singular matrix
+PULL = 1e-3  # share of a right-hand side along flat directions, above which it is not taken for rounding errors
 _factor, _solve_factored, _condition = get_lapack_funcs(("potrf", "potrs", "pocon"), dtype=np.float64)
 
 
@@ -295,9 +296,8 @@ class _Search:
         free = np.flatnonzero(~resting | ((least != 0) & (form.group < 0)))
         step = np.zeros(0)
         while free.size:
-            step = -solve_symmetric(
-                self.B[np.ix_(free, free)] + np.diag(form.l2[free]) + self._norm_hessian(free), least[free]
-            )
+            K = self.B[np.ix_(free, free)] + np.diag(form.l2[free]) + self._norm_hessian(free)
+            step = -solve_symmetric(K, least[free], pulled=bool(form.l1[free].any()))
             back = resting[free] & (step * least[free] >= 0)  # these would leave their kink on the wrong side
             if not back.any():
                 break
@@ -398,8 +398,11 @@ def _quadratic_plus_norm(eigenvalues: np.ndarray, b: np.ndarray, weight: float) 
     return b * size / (eigenvalues * size + weight)
 
 
-def solve_symmetric(K: np.ndarray, b: np.ndarray) -> np.ndarray:
+def solve_symmetric(K: np.ndarray, b: np.ndarray, *, pulled: bool = False) -> np.ndarray:
     """K^-1 b for a symmetric K >= 0; where K is singular to rounding, a solution as far as there is one.
+
+    `pulled` says that b has the slope of a penalty in it, which a flat direction of K need not balance: there is no
+    solution then, and the step along that direction is long. The search ends it where a coefficient becomes zero.
 
     Whether Cholesky's method succeeds on a singular matrix is decided by rounding, and its solution may then be of any length.
     So each factor is taken only if it is well enough conditioned, in units in which the diagonal of K is 1.
@@ -412,14 +415,23 @@ def solve_symmetric(K: np.ndarray, b: np.ndarray) -> np.ndarray:
         return unit * _solve_factored(factor, b)[0]
     # Add a little to the diagonal, and correct the error of that by iterative refinement.
     factor = _conditioned_factor(K + SHIFT * np.eye(len(K)), SHIFT / 10)
-    if factor is None:  # negative eigenvalues show how large the rounding errors of K are
-        values, vectors = np.linalg.eigh(K)
-        kept = values > max(len(K) * EPS * values[-1], -2.0 * values[0], 0.0)
-        return unit * (vectors[:, kept] @ ((vectors[:, kept].T @ b) / values[kept]))
+    if factor is None:
+        return unit * _solve_singular(K, b, pulled)
     x = _solve_factored(factor, b)[0]
     for _ in range(3):
         x += _solve_factored(factor, b - K @ x)[0]
     return unit * x
+
+
+def _solve_singular(K: np.ndarray, b: np.ndarray, pulled: bool) -> np.ndarray:
+    """The shortest solution; a long step along flat directions with a pull. Negative eigenvalues show the rounding of K."""
+    values, vectors = np.linalg.eigh(K)
+    parts = vectors.T @ b
+    flat = values <= max(len(K) * EPS * values[-1], -2.0 * values[0], 0.0)
+    curvature = np.where(flat, np.inf, values)
+    if pulled and np.linalg.norm(parts[flat]) > PULL * np.linalg.norm(b):
+        curvature[flat] = SHIFT
+    return vectors @ (parts / curvature)
 
 
 def _conditioned_factor(K: np.ndarray, least: float) -> np.ndarray | None:
