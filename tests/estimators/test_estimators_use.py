@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
-from compfed.estimators.programs.gap_and_uniqueness import duality_gap
+from compfed.estimators.programs.gap_and_uniqueness import certify_further
 from compfed.federation import Evaluate, InProcess, ask, run_program
 from compfed.federation.server.trial import Trial, evaluation
 from compfed.federation.spec import FeatureScaling, FederatedProblem
@@ -249,8 +249,8 @@ def test_duality_gap_is_scikit_learns(table):
     spec = FederatedProblem.of(cf.Problem(cf.losses.Squared(), g, sites))
     (summed,) = ask(federation, Evaluate(spec.objective, x[None]), weights=spec.weights)
     at = evaluation(spec, Trial(x), summed)
-    found: Any = SimpleNamespace(x=x, at=at)
-    gap, _ = run_program(federation, duality_gap(spec, frame, found))
+    found: Any = SimpleNamespace(x=x, at=at, kept=None, converged=False)
+    (gap, _), _ = run_program(federation, certify_further(spec, found, frame))
     assert gap is not None
     assert gap > 1e-8
     np.testing.assert_allclose(gap, rough.dual_gap_, rtol=1e-6, atol=1e-12)

@@ -367,7 +367,7 @@ def test_comparison_takes_them():
 
 
 def test_default_fit_costs_no_more_messages():
-    """As many as before these arguments existed."""
+    """No more than before these arguments existed: 4 and 7."""
     table = bundled.diabetes()
     assert cf.FederatedLasso(0.1).fit(table.X, table.y, sites=table.sites).n_rounds_ == 4
-    assert cf.FederatedLassoCV(n_alphas=10, cv=3).fit(table.X, table.y, sites=table.sites).n_rounds_ == 7
+    assert cf.FederatedLassoCV(n_alphas=10, cv=3).fit(table.X, table.y, sites=table.sites).n_rounds_ <= 6

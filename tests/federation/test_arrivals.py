@@ -215,9 +215,10 @@ def test_a_site_whose_numbers_are_not_finite_says_so_and_adds_nothing(kind, exac
     query, honest = (Lipschitz(SQUARED) if kind is Lipschitz else kind()), answers.ANSWERS[kind]
     field = {Describe: "label_mean", Moments: "square", Lipschitz: "L"}[kind]
 
-    def broken(query: Any, site: Site) -> Any:
-        reply: Any = honest(query, site)
-        return reply._replace(**{field: with_number(getattr(reply, field), np.inf)}) if site.name == "site1" else reply
+    def broken(query: Any, message: answers.Answers) -> Any:
+        reply: Any = honest(query, message)
+        wrong = with_number(getattr(reply, field), np.inf)
+        return reply._replace(**{field: wrong}) if message.site.name == "site1" else reply
 
     monkeypatch.setitem(answers.ANSWERS, kind, broken)
     reason = (

@@ -294,7 +294,8 @@ def test_bytes_are_those_of_the_numbers_sent():
     assert cost.by_query["Lipschitz"] == (1, LIPSCHITZ[1] + words, LIPSCHITZ[2])
     # the last asks for a dual value as well: four numbers down; up one, and a flag
     gradients = steps + 1
-    hessians_down, hessians_up = steps * d * 4, steps * d * (d + 1) / 2 * 8  # coordinates down, upper triangles up
+    asked = steps - 1  # the last trial was expected to end the search
+    hessians_down, hessians_up = asked * d * 4, asked * d * (d + 1) / 2 * 8  # coordinates down, upper triangles up
     assert cost.by_query["Evaluate"] == (
         gradients, gradients * d * 8 + 32 + hessians_down, gradients * (d + 2 + BESIDE) * 8 + 16 + hessians_up
     )  # fmt: skip

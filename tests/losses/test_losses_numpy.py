@@ -236,7 +236,7 @@ def test_gradient_terms_are_the_norms_of_the_rows(name):
     with jax.enable_x64(True):
         rows = np.asarray(jax.jit(jax.jacobian(lambda x: loss.values(x, jnp.asarray(A), jnp.asarray(y))))(x))
     expected = sum(w * np.linalg.norm(row) for w, row in zip(WEIGHT, rows, strict=True))
-    found = loss.evaluate(x[None], A, y, WEIGHT, np.linalg.norm(A, axis=1))
+    found = loss.evaluate(x[None], A, y, WEIGHT[None], np.zeros(1, int), np.linalg.norm(A, axis=1))
     np.testing.assert_allclose(found.terms, [expected], rtol=1e-12)
     np.testing.assert_allclose(found.value, [WEIGHT @ loss.values(x, A, y)], rtol=1e-12)
     np.testing.assert_allclose(found.gradient, [loss.gradient(x, A, y, WEIGHT)], rtol=1e-12, atol=1e-14)

@@ -46,7 +46,6 @@ from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
-from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, is_federation, run_program
 from compfed.federation.site.disclosure import site_intercept
 from compfed.federation.site.in_process import InProcess
@@ -462,7 +461,7 @@ class FederatedModel(BaseEstimator):
             if schema is not None and schema.label is not None and schema.label.classes is not None:
                 self.classes_ = np.array(schema.label.classes)[summary.labels.classes.astype(int)]
         self.n_features_in_ = summary.width
-        self.feature_scale_ = spread(summary.moments, pooled_mean(summary.moments))
+        self.feature_scale_ = summary.spread_about()
         if summary.columns is not None:
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
         self.communication_ = cost

@@ -30,7 +30,7 @@ from compfed.estimators.programs.path_and_cv import (
     ModelPath,
     Selection,
     cross_validate,
-    solve_path,
+    solve_paths,
     warn_if_not_converged,
 )
 from compfed.estimators.table import (
@@ -154,8 +154,8 @@ def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) ->
     def program() -> Program[tuple[np.ndarray, ModelPath, list[Relaxed]]]:
         prepared = yield from describe_and_prepare(federation, options)
         values = yield from grid.values(federation, prepared)
-        found = yield from solve_path(federation, prepared, values, options.search.progress)
-        refits = yield from refit_on_supports(federation, prepared, found)
+        (found,) = yield from solve_paths(federation, [prepared], values, options.search.progress)
+        (refits,) = yield from refit_on_supports(federation, [(prepared, found)])
         path = ModelPath(prepared, None, found, refits, np.empty((0, 1)))
         return values, path, (yield from with_common_intercepts(prepared, path.mixed(options.gammas[0])))
 

@@ -245,6 +245,9 @@ class Grouped(Family):
             return scale
         return np.sqrt(np.bincount(member, scale**2) / np.bincount(member))[member]
 
+    def fits_scale(self, standardize):
+        return not standardize  # the members of a group have one scale, or each its own
+
     def penalty(self, alpha, scale, outputs):
         member = self.members(scale.size)
         weights = np.asarray(self.group_weights) * (1.0 if self.factors is None else self.factors)
@@ -660,6 +663,9 @@ class SharedDirections(_ManyOutcomes):
     def column_scale(self, scale, standardize):
         # singular values mix the features: one scale for all, unless the penalty is on the scaled ones
         return scale if standardize else np.full_like(scale, np.sqrt(np.mean(scale**2)))
+
+    def fits_scale(self, standardize):
+        return not standardize
 
     def penalty(self, alpha, scale, outputs):
         return Nuclear(lam=alpha / scale[0], columns=outputs)

@@ -46,6 +46,7 @@ MAX_NODES = 1_000_000  # of the JSON
 MAX_OBJECTS = 200_000  # JSON objects among these: a dictionary takes a few hundred bytes
 MAX_RECORDS = 50_000
 MAX_SENT_ONCE = 2_000  # records in a message that are kept: each is hashed
+IN_THIS_PROCESS = "in this process: "  # begins the name of a record that cannot travel
 INT = 2**63  # whole numbers are below this in size
 
 # Packages whose records may be named: every class made with `record` in them is data, and building it runs no foreign code.
@@ -319,7 +320,7 @@ def digest(record: object) -> str:
         try:
             packed = pack(fields)
         except InputError:  # holds what cannot travel: it stays in this process, where its address is its name
-            return record.__dict__.setdefault("_digest", f"in this process: {id(record)}")
+            return record.__dict__.setdefault("_digest", f"{IN_THIS_PROCESS}{id(record)}")
         content = hashlib.sha256(json.dumps(packed.head, sort_keys=True).encode())
         for array in packed.arrays:
             content.update(f"{array.dtype.str}{array.shape}".encode() + array.tobytes())

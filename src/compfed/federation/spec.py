@@ -95,6 +95,11 @@ class FederatedProblem(ProblemSpec):
         object.__setattr__(self, "loss", self.objective.loss)
         object.__setattr__(self, "dtype", np.dtype(self.objective.dtype))
 
+    @property
+    def loss_is_quadratic(self) -> bool:
+        """Whether the Hessian of f is the same at every model."""
+        return getattr(self.loss, "quadratic", False)
+
     @classmethod
     def of(cls, problem: ProblemSpec) -> FederatedProblem:
         """A problem of this process as the server knows it, without rows."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from compfed._utils.array_namespace import Numbers, namespace, product
 from compfed.errors import InputError
-from compfed.losses.lipschitz import gram, largest_eigenvalue
+from compfed.losses.lipschitz import gram, largest_eigenvalue, single_gram
+from compfed.losses.many_models import LossEvaluation, evaluate_many, held_out_loss
 
 
 def upper_triangle(matrix: Numbers) -> Numbers:
@@ -33,14 +34,6 @@ def _places(w: int) -> tuple[np.ndarray, np.ndarray]:
     place = np.zeros((w, w), np.int32)  # a program in single precision knows no other
     place[rows, columns] = np.arange(len(rows))
     return (rows * w + columns).astype(np.int32), np.maximum(place, place.T)
-
-
-class LossEvaluation(NamedTuple):
-    """f(x), its gradient and the size of the gradient's terms for several models, without the ridge."""
-
-    value: Numbers  # (models,)
-    gradient: Numbers  # (models, d)
-    terms: Numbers  # (models,), sum_l q_l ||grad loss(x; a_l, y_l)||: rounding is a small multiple of this
 
 
 class Loss(Protocol):
@@ -63,9 +56,18 @@ class Loss(Protocol):
     def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
         """sum_l q_l grad loss(x; a_l, y_l)."""
 
-    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
-        """Value, gradient and the size of its terms for the models in the rows of X; `row_norms` are ||a_l||."""
+    def evaluate(
+        self, X: np.ndarray, A: Numbers, y: np.ndarray, Q: np.ndarray, which: np.ndarray, row_norms: np.ndarray
+    ) -> LossEvaluation:
+        """Value, gradient and the size of its terms for many pairs (subset of the rows, model), in NumPy.
+
+        Model m has the coefficients X[m] and the sample weights Q[which[m]]; `row_norms` are ||a_l||.
+        """
         ...
+
+    def held_out(self, X: np.ndarray, A: Numbers, y: np.ndarray, q: np.ndarray) -> np.ndarray:
+        """sum_l q_l loss(x; a_l, y_l) for the models in the rows of X, over the rows that have a weight."""
+        return np.array([q @ np.where(q > 0, np.asarray(self.values(x, A, y)), 0.0) for x in X])
 
     def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """sum_l q_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
@@ -74,8 +76,13 @@ class Loss(Protocol):
         """The matrix of a quadratic model around x: `hessian`, or more where the loss is nearly straight."""
         return self.hessian(x, A, y, q, W)
 
-    def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
-        """The entries of `model_hessian` that a site has to send: the upper triangle, if there is no other structure."""
+    def packed_hessian(
+        self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers, single: bool = False
+    ) -> Numbers:
+        """The entries of `model_hessian` that a site has to send: the upper triangle, if there is no other structure.
+
+        `single` says that single precision is enough, where that is faster.
+        """
         return upper_triangle(self.model_hessian(x, A, y, q, W))
 
     def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
@@ -102,15 +109,25 @@ class Loss(Protocol):
         return labels
 
 
+def columns(A: Numbers, W: Numbers | None) -> Numbers:
+    """The columns W of rows; the rows themselves where those are all."""
+    everything = W is None or (
+        isinstance(W, np.ndarray) and isinstance(A, np.ndarray) and np.array_equal(W, np.arange(A.shape[1]))
+    )
+    return A if everything else A[:, W]
+
+
 # An overflow gives an infinity, which the caller checks. NumPy must not warn about it; JAX never does.
 ignore_overflow = np.errstate(over="ignore", invalid="ignore")
 
 
-class _LinearModel(Loss):
+class LinearModel(Loss):
     """A loss of the predictions z of a linear model."""
 
     convex = True
+    predictions_of_row = 1
     attained = False  # whether the sum over any rows has a minimiser; separable classes have none
+    quadratic = False  # whether the second derivative is the same at every model
     jumps = False  # whether the second derivative jumps: where it does, two Hessians may differ by one row
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
     derivative: Callable[[Numbers, Numbers], Numbers]  # in z
@@ -122,6 +139,28 @@ class _LinearModel(Loss):
         That is the mean count for the exponential; no more than 1, the curvature at the model zero.
         """
         return min(float(share @ y), 1.0) if self.curvature is None else float(self.curvature)
+
+    def value_and_derivative(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both at once, the derivative in an array of its own. A loss with an exponential computes that once for both."""
+        return np.asarray(self.value(z, y)), np.array(self.derivative(z, y))
+
+    def by_model(self, z: np.ndarray) -> np.ndarray:
+        """Predictions (rows, models * outputs) as (rows, models), or with several outputs as (rows, models, outputs)."""
+        raise NotImplementedError
+
+    def size_of(self, derivative: np.ndarray) -> np.ndarray:
+        """(rows, models): the norms of derivatives in the predictions of a row."""
+        raise NotImplementedError
+
+    @ignore_overflow
+    def evaluate(
+        self, X: np.ndarray, A: Numbers, y: np.ndarray, Q: np.ndarray, which: np.ndarray, row_norms: np.ndarray
+    ) -> LossEvaluation:
+        return evaluate_many(self, X, A, y, Q, which, row_norms)
+
+    @ignore_overflow
+    def held_out(self, X: np.ndarray, A: Numbers, y: np.ndarray, q: np.ndarray) -> np.ndarray:
+        return held_out_loss(self, X, A, y, q)
 
     def inverse_link(self, z: Numbers) -> Numbers:
         """The predicted mean of a label, or the probability of its classes, from the linear predictor z."""
@@ -141,7 +180,7 @@ class _LinearModel(Loss):
         return largest_eigenvalue([A], [q * self.second_derivative(A @ x, y)])
 
 
-class OneOutput(_LinearModel):
+class OneOutput(LinearModel):
     """A linear model with one prediction z = a^T x."""
 
     def size(self, width: int) -> int:
@@ -158,21 +197,29 @@ class OneOutput(_LinearModel):
     @ignore_overflow
     def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """A_W^T diag(q w(z)) A_W, with w the second derivative in z."""
-        return gram(A if W is None else A[:, W], q * self.second_derivative(A @ x, y))
+        return gram(columns(A, W), q * self.second_derivative(A @ x, y))
 
     @ignore_overflow
     def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
-        return gram(A if W is None else A[:, W], q * self.model_second_derivative(product(A, x), y))
+        return gram(columns(A, W), q * self.model_second_derivative(product(A, x), y))
+
+    @ignore_overflow
+    def packed_hessian(
+        self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers, single: bool = False
+    ) -> Numbers:
+        if not (single and isinstance(A, np.ndarray)):
+            return super().packed_hessian(x, A, y, q, W)
+        return upper_triangle(single_gram(columns(A, W), q * self.model_second_derivative(product(A, x), y)))
 
     def model_second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         """The second derivative in z that a quadratic model of the loss is given."""
         return self.second_derivative(z, y)
 
-    @ignore_overflow
-    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
-        z, each = product(A, X[0])[:, None] if len(X) == 1 else A @ X.T, y[:, None]
-        weighted = q[:, None] * self.derivative(z, each)
-        return LossEvaluation(q @ self.value(z, each), (A.T @ weighted).T, row_norms @ abs(weighted))
+    def by_model(self, z: np.ndarray) -> np.ndarray:
+        return z
+
+    def size_of(self, derivative: np.ndarray) -> np.ndarray:
+        return np.abs(derivative)
 
     @ignore_overflow
     def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
@@ -184,7 +231,7 @@ class OneOutput(_LinearModel):
         return one_column(self, labels)
 
 
-class ManyOutputs(_LinearModel):
+class ManyOutputs(LinearModel):
     """A linear model with K predictions z = X^T a, X = x.reshape(-1, K): entry j K + k is of feature j and output k."""
 
     curvature: float  # pyright: ignore[reportIncompatibleVariableOverride]  # always bounded
@@ -222,16 +269,15 @@ class ManyOutputs(_LinearModel):
         same_output = ((features * c[:, k]).T * q) @ features
         return same_output * (k[:, None] == k) - gram(features * r[:, k], q)
 
-    @ignore_overflow
-    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
-        found = [self._evaluate_one(x, A, y, q, row_norms) for x in X]
-        return LossEvaluation(*(np.array(part) for part in zip(*found, strict=True)))
+    @property
+    def predictions_of_row(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.outputs
 
-    def _evaluate_one(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> tuple[Numbers, ...]:
-        z = self.predictions(x, A)
-        derivative = self.derivative(z, y)
-        terms = (q * namespace(x, A).linalg.norm(derivative, axis=1)) @ row_norms
-        return q @ self.value(z, y), (A.T @ (derivative * q[:, None])).reshape(-1), terms
+    def by_model(self, z: np.ndarray) -> np.ndarray:
+        return z.reshape(len(z), -1, self.outputs)
+
+    def size_of(self, derivative: np.ndarray) -> np.ndarray:
+        return np.sqrt(np.einsum("lmk,lmk->lm", derivative, derivative))
 
     @ignore_overflow
     def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:

@@ -17,8 +17,9 @@ from compfed._utils.array_namespace import Numbers, is_jax
 from compfed._utils.compilation import jit, precision
 from compfed._utils.records import fixed, nonnegative, record
 from compfed.errors import InputError
-from compfed.losses.base import Loss, LossEvaluation
+from compfed.losses.base import Loss
 from compfed.losses.lipschitz import largest_hessian_eigenvalue
+from compfed.losses.many_models import LossEvaluation
 
 ROWS_AT_ONCE = 256  # rows whose gradients, each as large as the model, are in memory at a time
 
@@ -106,10 +107,13 @@ class FromFunction(Loss):
 
         return q @ jax.lax.map(length, (A, y), batch_size=ROWS_AT_ONCE)
 
-    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
-        value = np.array([q @ self.values(x, A, y) for x in X])
-        gradient = np.array([self.gradient(x, A, y, q) for x in X])
-        return LossEvaluation(value, gradient, np.array([self._gradient_terms(x, A, y, q) for x in X]))
+    def evaluate(
+        self, X: np.ndarray, A: Numbers, y: np.ndarray, Q: np.ndarray, which: np.ndarray, row_norms: np.ndarray
+    ) -> LossEvaluation:
+        pairs = list(zip(X, Q[which], strict=True))
+        value = np.array([q @ self.values(x, A, y) for x, q in pairs])
+        gradient = np.array([self.gradient(x, A, y, q) for x, q in pairs])
+        return LossEvaluation(value, gradient, np.array([self._gradient_terms(x, A, y, q) for x, q in pairs]))
 
     def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """max |lambda| of sum_l q_l d^2 loss(x; a_l, y_l) / dx^2 at x, by power iteration."""

@@ -70,6 +70,7 @@ class Squared(OneOutput):
     """
 
     attained = True
+    quadratic = True
 
     ridge: float = nonnegative(default=0.0)
 
@@ -124,6 +125,17 @@ class Logistic(OneOutput):
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return -y * sigmoid(-y * z)
 
+    def value_and_derivative(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        t = y * z
+        e = np.abs(t)
+        np.exp(np.negative(e, out=e), out=e)  # exp(-|t|)
+        value = np.log1p(e)
+        value -= np.minimum(t, 0.0)
+        slope = np.maximum(e, t < 0)  # exp(-max(t, 0))
+        slope /= np.add(e, 1.0, out=e)  # sigmoid(-t)
+        slope *= -y
+        return value, slope
+
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return sigmoid(z) * sigmoid(-z)  # y^2 = 1, and the product is even in z
 
@@ -170,6 +182,10 @@ class ClassWeightedLogistic(Logistic):
 
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return self._weight(y) * (-y * sigmoid(-y * z))
+
+    def value_and_derivative(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        (value, slope), w = super().value_and_derivative(z, y), self._weight(y)
+        return w * value, w * slope
 
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return self._weight(y) * (sigmoid(z) * sigmoid(-z))
@@ -342,6 +358,12 @@ class Poisson(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y * z
 
+    def value_and_derivative(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        slope = np.exp(z)
+        value = slope - y * z
+        slope -= y
+        return value, slope
+
     def inverse_link(self, z: Numbers) -> Numbers:
         """The mean count, exp(z)."""
         return namespace(z).exp(z)
@@ -382,6 +404,10 @@ class Gamma(OneOutput):
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return y * namespace(z).exp(-z) + z
+
+    def value_and_derivative(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        relative = y * np.exp(-z)
+        return relative + z, 1.0 - relative
 
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return 1.0 - y * namespace(z).exp(-z)
@@ -579,6 +605,7 @@ class MultiSquared(ManyOutputs):
     """
 
     attained = True
+    quadratic = True
 
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
@@ -604,7 +631,9 @@ class MultiSquared(ManyOutputs):
         used, where = (j, np.arange(j.size)) if is_jax(j) else np.unique(j, return_inverse=True)
         return gram(A[:, used], q)[where[:, None], where] * (k[:, None] == k)
 
-    def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
+    def packed_hessian(
+        self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers, single: bool = False
+    ) -> Numbers:
         """The upper triangle for one output, on the features of W: all outputs have the same matrix."""
         return upper_triangle(gram(A[:, np.unique(W // self.outputs)], q))
 

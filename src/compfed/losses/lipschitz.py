@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from compfed._utils.array_namespace import Numbers
 from compfed._utils.arrays import block_ranges
+from compfed._utils.threads import map_in_order
 
 Rows: TypeAlias = Numbers  # an array, or `SparseRows`, which has products with vectors
 Part: TypeAlias = tuple[Rows, np.ndarray]  # rows and their weights
@@ -24,14 +25,39 @@ GRAM_WIDTH = 300
 # With this many times more rows than columns A^T A is formed up to a larger width: it reads A once, products read it often.
 TALL, TALL_GRAM_WIDTH = 20, 1000
 CHUNK = 2**14  # rows multiplied at a time
+GRAM_ROWS = 2**12  # of a scaled copy, which stays in the cache
+GRAM_CHUNK = 2**15  # rows whose sum a core forms by itself
 
 
 def gram(A: Numbers, q: Numbers) -> Numbers:
     """A^T diag(q) A for NumPy or JAX arrays; q >= 0."""
-    if isinstance(A, np.ndarray) and isinstance(q, np.ndarray):
-        root = A * np.sqrt(q)[:, None]
-        return root.T @ root  # of equal factors, BLAS computes half of the product
-    return (A.T * q) @ A
+    if not (isinstance(A, np.ndarray) and isinstance(q, np.ndarray)):
+        return (A.T * q) @ A
+    return _gram(A, np.sqrt(q), np.result_type(A, q))
+
+
+def single_gram(A: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """A^T diag(q) A with products in single precision, unless they leave its range."""
+    root = np.sqrt(q)
+    largest = float(root.max(initial=0.0))
+    if not 0 < largest < np.inf:
+        return gram(A, q)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = _gram(A, root / largest, np.dtype(np.float32)).astype(float) * largest**2
+    return found if np.isfinite(found).all() else gram(A, q)
+
+
+def _gram(A: np.ndarray, root: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def of_chunk(first: int) -> np.ndarray:
+        last, total = min(first + GRAM_CHUNK, len(A)), np.zeros((A.shape[1],) * 2, dtype)
+        for k in range(first, last, GRAM_ROWS):
+            rows = slice(k, min(k + GRAM_ROWS, last))
+            if root[rows].any():
+                scaled = np.multiply(A[rows], root[rows, None], dtype=dtype, casting="same_kind")
+                total += scaled.T @ scaled  # of equal factors, BLAS computes half of the product
+        return total
+
+    return functools.reduce(np.add, map_in_order(of_chunk, range(0, max(len(A), 1), GRAM_CHUNK)))
 
 
 def largest_eigenvalue(features: Sequence[Rows], weights: Sequence[np.ndarray]) -> float:

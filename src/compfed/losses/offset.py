@@ -62,6 +62,10 @@ class WithOffset(OneOutput):
         return self.loss.attained
 
     @property
+    def quadratic(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.loss.quadratic
+
+    @property
     def jumps(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.loss.jumps
 
@@ -70,6 +74,9 @@ class WithOffset(OneOutput):
 
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return self.loss.derivative(z + y[..., 1], y[..., 0])
+
+    def value_and_derivative(self, z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.loss.value_and_derivative(z + y[..., 1], y[..., 0])
 
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return self.loss.second_derivative(z + y[..., 1], y[..., 0])

@@ -43,6 +43,7 @@ from compfed._utils import files
 from compfed._utils.compilation import precision
 from compfed._utils.plain import JsonObject
 from compfed._utils.text import printable
+from compfed._utils.threads import available_cores, cores, one_blas_thread
 from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation import secure_sum
@@ -289,7 +290,8 @@ class SiteService:
         refused = next((reply for reply in site.reply(body.again) if isinstance(reply, Refusal)), None)
         if refused is not None:  # other replies are known, and not sent
             raise InputError(f"a round could not be done again: {refused.reason}")
-        words = Exactly().encode(body.queries, site.contributions(body.queries, agreement), agreement)
+        with one_blas_thread(), cores(available_cores()):
+            words = Exactly().encode(body.queries, site.contributions(body.queries, agreement), agreement)
         return words, client_states(site.memory, before.states)
 
     def _record(self, header: Header, site: Site, queries: Sequence[Weighted], size: int) -> None:

@@ -191,7 +191,12 @@ class LocalDataset(NamedTuple):
     q: np.ndarray  # sample weights, which sum to 1
     start: np.ndarray  # the default start of a model
     row_norms: np.ndarray  # ||a_l||
+    order: np.ndarray | None = None  # the place in the table of each row, where rows are not in the order of the table
     __repr__ = shapes_shown
+
+    def in_order(self, values: np.ndarray) -> np.ndarray:
+        """One value for each row of the table, in the order of these rows."""
+        return values if self.order is None else values[self.order]
 
     def padded(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """(A, y, q, rows) on the device; a small site is padded to a power of two, so that such sites share programs."""

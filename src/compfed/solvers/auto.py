@@ -6,6 +6,7 @@ alike, and reads no row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,16 +16,17 @@ from compfed.algorithms import AcceleratedDecoupledProx, Algorithm, find
 from compfed.errors import InputError
 from compfed.federation.queries import Lipschitz
 from compfed.federation.query import Refusal, SiteRefusal
-from compfed.federation.server.program import Federation, Program, Request
+from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.server.trial import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.regularisers.coordinate_form import coordinate_form
-from compfed.solvers.base import FIRST_ORDER, FederatedSolution, Method, SearchOptions, SecondOrder, Start
+from compfed.solvers.base import FIRST_ORDER, FederatedSolution, Method, SearchOptions, SecondOrder, SolverState, Start
 from compfed.solvers.first_order import faster_method, solve_by_rounds
-from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton, solve_by_trials
+from compfed.solvers.search import Search, run_searches
+from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton
 from compfed.stopping import OUT_OF_REACH
 
 
@@ -32,33 +34,90 @@ def solve(
     federation: Federation, spec: FederatedProblem, search: SearchOptions, start: Start
 ) -> Program[FederatedSolution]:
     """Search until the certificate holds, with the given method or, for "auto", the one expected to cost the least."""
+    return (yield from solve_all(federation, [(spec, start)], search))[0]
+
+
+def solve_all(
+    federation: Federation, tasks: Sequence[tuple[FederatedProblem, Start]], search: SearchOptions
+) -> Program[list[FederatedSolution]]:
+    """The solutions of several problems, from their starts; their searches share messages."""
+    choices = [choose(spec, search, start) for spec, start in tasks]
+    if all(choice.second_order for choice in choices):
+        searches = [make_search(spec, search, start) for spec, start in tasks]
+        yield from run_searches(searches)
+        return (yield from finish(federation, searches))
+    return (
+        yield from gather(
+            [_solve_alone(federation, *task, search, choice) for task, choice in zip(tasks, choices, strict=True)]
+        )
+    )
+
+
+def _solve_alone(
+    federation: Federation, spec: FederatedProblem, start: Start, search: SearchOptions, choice: Choice
+) -> Program[FederatedSolution]:
+    if choice.second_order:
+        return (yield from solve_all(federation, [(spec, start)], search))[0]
+    return _explained((yield from solve_by_rounds(federation, spec, search, start)), choice.why)
+
+
+def make_search(
+    spec: FederatedProblem, search: SearchOptions, start: Start, state: SolverState | None = None
+) -> Search:
+    """A second-order search. Where a site refuses its Hessian, "auto" goes on without."""
     choice = choose(spec, search, start)
-    if not choice.second_order:
-        return _explained((yield from solve_by_rounds(federation, spec, search, start)), choice)
-    found = yield from _solve_by_trials(spec, search, start, choice)
+    solver = _solver(spec, search, start, choice)
+
+    def without_hessians(spec: FederatedProblem, reason: str) -> tuple[SecondOrder, str]:
+        choice = choose_method(spec, search.seconds_per_round, refused=reason)
+        return _solver(spec, search, start, choice), choice.why
+
+    may_change = search.algorithm == "auto" and isinstance(solver, ProximalNewton)
+    return Search(spec, search, solver, start, state, choice.why, without_hessians if may_change else None)
+
+
+def _solver(spec: FederatedProblem, search: SearchOptions, start: Start, choice: Choice) -> SecondOrder:
+    solver = search.algorithm
+    if not isinstance(solver, SecondOrder):
+        solver = SOLVERS[choice.method.__name__].from_bounds(start.bounds(spec, search.tau))
+    if isinstance(solver, ProximalBFGS) and spec.max_hessian_columns < np.inf:
+        solver = replace(solver, longest=min(solver.longest, longest_step(spec)))
+    if isinstance(solver, ProximalNewton) and solver.width is None:
+        solver = ProximalNewton(working_width(spec.regulariser, spec.d))
+    return solver
+
+
+def finish(federation: Federation, searches: Sequence[Search]) -> Program[list[FederatedSolution]]:
+    """The solutions of searches that have ended. Where "auto" did not converge, a first-order method continues."""
+    return (yield from gather([_finish(federation, search) for search in searches]))
+
+
+def _finish(federation: Federation, done: Search) -> Program[FederatedSolution]:
+    found, search, spec, why = done.solution, done.options, done.problem, done.why
+    assert found is not None
     certificate = found.certificate
     if found.converged or search.algorithm != "auto" or not certificate.minimiser_exists or spec.objective.profile:
-        return found
+        return _explained(found, why)
     if found.rounds >= search.max_rounds:
-        return found
+        return _explained(found, why)
     if not certificate.within_reach:  # no method can do better
-        return replace(found, notes=list(dict.fromkeys([*found.notes, OUT_OF_REACH])))
+        return _explained(replace(found, notes=list(dict.fromkeys([*found.notes, OUT_OF_REACH]))), why)
     rest = replace(search, algorithm=FIRST_ORDER, max_rounds=search.max_rounds - found.rounds)
-    later = yield from solve_by_rounds(federation, spec, rest, replace(start, x=found.x))
+    later = yield from solve_by_rounds(federation, spec, rest, replace(done.start, x=found.x))
     notes = [*found.notes, f"continuing with {type(later.algorithm).__name__}", *later.notes]
     both = replace(later, rounds=found.rounds + later.rounds, trace=found.trace.then(later.trace), notes=notes)
-    return _explained(both, choice)
+    return _explained(both, why)
 
 
 def evaluate_start(
-    spec: FederatedProblem, search: SearchOptions, x: np.ndarray, scale: float | None = None
+    spec: FederatedProblem, search: SearchOptions, x: np.ndarray, scale: float | None = None, hessian: bool = True
 ) -> Program[Start]:
     """One message: Lipschitz bounds, value and gradient at x, and the Hessian a second-order search begins with.
 
-    Where a site refuses the Hessian, a second message asks without it.
+    Where a site refuses the Hessian, a second message asks without it. None is asked for unless `hessian`.
     """
     choice = choose(spec, search)
-    every = choice.method is ProximalNewton and working_width(spec.regulariser, spec.d) == spec.d
+    every = hessian and choice.method is ProximalNewton and working_width(spec.regulariser, spec.d) == spec.d
     trial, refused = Trial(x, np.arange(spec.d, dtype=np.int32) if every else None), ""
     bound = Lipschitz(spec.objective, x, upper_bound=choice.second_order)
     try:
@@ -75,28 +134,6 @@ def evaluate_start(
     return Start(x, *lipschitz_bounds(spec, summed_bound), scale, at, refused=refused, upper_bound=choice.second_order)
 
 
-def _solve_by_trials(
-    spec: FederatedProblem, search: SearchOptions, start: Start, choice: Choice
-) -> Program[FederatedSolution]:
-    """A second-order search. Where a site refuses its Hessian, "auto" goes on without."""
-    solver = search.algorithm
-    if not isinstance(solver, SecondOrder):
-        solver = SOLVERS[choice.method.__name__].from_bounds(start.bounds(spec, search.tau))
-    if isinstance(solver, ProximalBFGS) and spec.max_hessian_columns < np.inf:
-        solver = replace(solver, longest=min(solver.longest, longest_step(spec)))
-    if isinstance(solver, ProximalNewton) and solver.width is None:
-        solver = ProximalNewton(working_width(spec.regulariser, spec.d))
-    try:
-        return _explained((yield from solve_by_trials(spec, search, solver, start)), choice)
-    except SiteRefusal as refusal:
-        if search.algorithm != "auto" or not isinstance(solver, ProximalNewton):
-            raise
-        without = None if start.at is None else start.at.without_hessian()
-        start = replace(start, refused=str(refusal), at=without)
-        choice = choose_method(spec, search.seconds_per_round, refused=str(refusal))
-    return (yield from _solve_by_trials(spec, search, start, choice))
-
-
 def longest_step(spec: FederatedProblem) -> float:
     """The largest change of a coefficient in one step of ProximalBFGS, where sites refuse models that rest on few rows."""
     if spec.objective.classes is not None:
@@ -108,12 +145,12 @@ def longest_step(spec: FederatedProblem) -> float:
     return np.inf if width is None else OF_WIDTH * width
 
 
-def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution:
+def _explained(solution: FederatedSolution, why: str) -> FederatedSolution:
     """The solution, with the reasons for the choice of its method in its trace."""
-    if not choice.why:
+    if not why:
         return solution
     trace = solution.trace
-    return replace(solution, trace=replace(trace, provenance=trace.provenance | {"choice": choice.why}))
+    return replace(solution, trace=replace(trace, provenance=trace.provenance | {"choice": why}))
 
 
 # --- the choice of a method ---

@@ -14,6 +14,7 @@ from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds, Citation
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
+from compfed.federation.queries.held_out import HeldOutSum
 from compfed.federation.server.program import Federation
 from compfed.federation.server.rounds import Rounds, by_messages
 from compfed.federation.server.trial import Evaluated, Trial
@@ -65,26 +66,31 @@ class SecondOrder:
         """u."""
         raise NotImplementedError
 
-    def hessian_coordinates(self, g: Regulariser, at: Evaluated, x: np.ndarray) -> np.ndarray | None:
-        """The coordinates of the Hessian to ask for at the trial x, on the way from `at`."""
+    def hessian_coordinates(
+        self, g: Regulariser, at: Evaluated, x: np.ndarray, kept: Mapping[str, np.ndarray], ask: bool
+    ) -> np.ndarray | None:
+        """The coordinates of the Hessian to ask for at the trial x, on the way from `at`; None for none.
+
+        `ask` says whether a Hessian is worth its message where the solver could do without.
+        """
         return None
 
-    def keep(self, s: SolverState, at_trial: Evaluated, t: float) -> Mapping[str, np.ndarray]:
+    def keep(self, s: SolverState, at_trial: Evaluated, t: float, accepted: bool) -> Mapping[str, np.ndarray]:
         """What to remember after an evaluation."""
         return s.kept
 
-    def update(self, g: Regulariser, s: SolverState, at_trial: Evaluated) -> SolverState:
+    def update(self, g: Regulariser, s: SolverState, at_trial: Evaluated, ask: bool = True) -> SolverState:
         """Accept or reject the trial, and propose the next one."""
         F = at_trial.value + penalty_value(g, at_trial.x)
         accepted = sufficient_decrease(F, s.F, s.t * s.D)
         at, F, t = (at_trial, F, 1.0) if accepted else (s.at, s.F, s.t / 2)
-        kept = self.keep(s, at_trial, t)
+        kept = self.keep(s, at_trial, t, accepted)
         u = self.minimise_model(g, at, kept)
         if (far := float(np.abs(u - at.x).max(initial=0.0))) > self.longest:
             t = min(t, self.longest / far)
         D = float(at.gradient @ (u - at.x) + penalty_value(g, u) - penalty_value(g, at.x))
         x = u if t == 1.0 else at.x + t * (u - at.x)
-        W = self.hessian_coordinates(g, at, x) if accepted else s.trial.W
+        W = self.hessian_coordinates(g, at, x, kept, ask or not accepted)
         return SolverState(at, F, Trial(x, W), kept, t, D)
 
 
@@ -92,8 +98,7 @@ def first_state(
     x0: np.ndarray, W: np.ndarray | None = None, kept: Mapping[str, np.ndarray] | None = None
 ) -> SolverState:
     """The state whose first trial is x0, which any value of f there improves on."""
-    H = None if W is None else np.zeros((len(W), len(W)))
-    nothing = Evaluated(x0, OUTSIDE_DOMAIN, np.zeros_like(x0), 0.0, W, H)
+    nothing = Evaluated(x0, OUTSIDE_DOMAIN, np.zeros_like(x0), 0.0)
     return SolverState(nothing, OUTSIDE_DOMAIN, Trial(x0, W), kept or {})
 
 
@@ -168,9 +173,12 @@ class FederatedSolution:
     at : Evaluated or None
         f and its gradient at x.
     kept : dict or None
-        SolverState of a second-order solver from which a search with another penalty can start.
+        SolverState of a second-order solver from which a search with another penalty can start. Of ProximalNewton: its
+        matrix "H" on the coordinates "W", and "summed", the last Hessian that the sites gave, if that was in double precision.
     communication : Communication or None
         Messages and bytes of the whole search.
+    held_out : HeldOutSum or None
+        The loss of x on the rows that a split holds out, where it came with the last message.
 
     Examples
     --------
@@ -191,6 +199,7 @@ class FederatedSolution:
     at: Evaluated | None = None
     kept: Mapping[str, np.ndarray] | None = None
     communication: Communication | None = None
+    held_out: HeldOutSum | None = None
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x

@@ -34,7 +34,6 @@ from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.estimators.regression import FederatedGammaRegressor, FederatedNegativeBinomialRegressor
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut, HeldOutSum
-from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, OneSite, Program, Request, for_site, gather, run_program
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Poisson
@@ -470,7 +469,7 @@ def _coefficients(models: Sequence[_CandidateModel], fitted: Fitted, names: Sequ
             used[k] = np.any(model.coef != 0, axis=0).sum()
             if model.coef.shape == (outputs, width):
                 W[:, k], b[:, k] = model.coef.T.ravel(), model.intercept
-    scale = np.repeat(spread(gathered.moments, pooled_mean(gathered.moments)), outputs)
+    scale = np.repeat(gathered.spread_about(), outputs)
     known, there = ~np.isnan(W).any(axis=0), W != 0
     distance = np.linalg.norm((W - W[:, [-1]]) * scale[:, None], axis=0) / (np.linalg.norm(W[:, -1] * scale) or 1.0)
     return dict(

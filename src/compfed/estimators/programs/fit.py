@@ -9,26 +9,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from compfed._utils.text import join_names
 from compfed._utils.validation import check_distinct_names
 from compfed.errors import ClassesDifferWarning, InputError
-from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
+from compfed.estimators.programs.gap_and_uniqueness import certify_further
 from compfed.estimators.programs.per_column import read_bounds, read_factors
 from compfed.federation.enrolment import check_columns, max_hessian_columns
 from compfed.federation.queries import Describe, Description, Evaluate, Moments, MomentsSum
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, Program, Request, gather
+from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.losses import Loss, OneOutput, Squared, WithOffset
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Box, ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
-from compfed.solvers.auto import evaluate_start, solve
+from compfed.solvers.auto import evaluate_start, solve, solve_all
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.splits import Fold, RowSubset
 from compfed.stopping import Certificate
@@ -76,6 +76,10 @@ class Family:
     def column_scale(self, scale: np.ndarray, standardize: bool) -> np.ndarray:
         """The scale of each column that the penalty allows (one per group, for a penalty of groups)."""
         return scale
+
+    def fits_scale(self, standardize: bool) -> bool:
+        """Whether the penalty of folds can be stated in the scaling of all rows, where columns have one scale for each fold."""
+        return True
 
     def null_intercept(self, labels: Labels) -> np.ndarray | None:
         """The best intercepts without features; None where that takes a search."""
@@ -146,12 +150,17 @@ class FitOptions:
         """How a site weighs its own part of a sum."""
         return "sites" if self.equal_sites else "rows"
 
-    def penalty(self, scaling: FeatureScaling, alpha: float) -> Regulariser:
-        scale = np.ones_like(scaling.scale) if self.standardize else scaling.scale
+    @property
+    def scales_subsets(self) -> bool:
+        """Whether a subset of the rows has a scaling, or a spread of its columns, of its own."""
+        return self.standardize or not self.family.fits_scale(self.standardize)
+
+    def penalty(self, scaling: FeatureScaling, spread: np.ndarray, alpha: float) -> Regulariser:
+        """The penalty at alpha of scaled coefficients; `spread` is that of the columns over the rows to fit to."""
+        scale = scaling.scale / spread if self.standardize else scaling.scale
         penalty = self.family.penalty(alpha, scale, scaling.outputs)
-        constraint = self.family.constraint(
-            scaling.scale, scaling.outputs
-        )  # bounds are those of w, standardised or not
+        # bounds are those of w, standardised or not
+        constraint = self.family.constraint(scaling.scale, scaling.outputs)
         penalty = penalty if constraint is None else SumOf(penalty, constraint)
         return OnBlock(penalty, 0, scaling.penalised) if scaling.intercept else penalty
 
@@ -170,19 +179,25 @@ class PooledSummary:
     labels: Labels
     columns: tuple[str, ...] | None
     width: int
-    moments: MomentsSum
+    moments: MomentsSum | None  # None where the scaling of all rows will do
     offset: bool = False  # do rows have offsets?
+
+    def spread_about(self, centre: np.ndarray | None = None) -> np.ndarray:
+        """The root mean square distance of every column from its mean, or from a centre."""
+        assert self.moments is not None, "the moments of this summary were not asked for"
+        return spread(self.moments, pooled_mean(self.moments) if centre is None else centre)
 
 
 def describe_sites(
-    federation: Federation, options: FitOptions, subset: RowSubset | None = None
+    federation: Federation, options: FitOptions, subset: RowSubset | None = None, moments: bool = True
 ) -> Program[PooledSummary]:
-    """One message: rows, columns and labels of the sites, and the moments of their columns."""
+    """One message: rows, columns and labels of the sites, and the moments of their columns unless those are not needed."""
     counted = np.ones(len(federation.names)) if options.equal_sites else None  # each site once, or each row
-    (sites,), (moments,) = yield [
-        Request((Describe(options.family.classifies, subset),)),
-        Request((Moments(subset),), weights=counted, weighting=options.weighting, counts=False),
-    ]
+    asked = [Request((Describe(options.family.classifies, subset),))]
+    if moments:
+        asked.append(Request((Moments(subset),), weights=counted, weighting=options.weighting, counts=False))
+    (sites,), *rest = yield asked
+    summed = rest[0][0] if rest else None
     check_columns(federation.names, sites.widths, sites.columns)
     totals = np.asarray(sites.weights, float)
     if not sites.weight:
@@ -193,7 +208,7 @@ def describe_sites(
         _warn_of_classes(federation, sites)
     columns, width = sites.columns[0], sites.widths[0]
     offset = _all_or_none(federation.names, sites.offsets)
-    return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments, offset)
+    return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, summed, offset)
 
 
 def _all_or_none(names: Sequence[str], offsets: Sequence[bool]) -> bool:
@@ -256,12 +271,13 @@ class PreparedProblem:
     options: FitOptions
     spec: FederatedProblem
     scaling: FeatureScaling
+    spread: np.ndarray  # of the columns, over the rows to fit to
     null: Start
     summary: PooledSummary
 
     def at(self, alpha: float) -> FederatedProblem:
         """The problem with a penalty."""
-        return self.spec.with_regulariser(self.options.penalty(self.scaling, alpha))
+        return self.spec.with_regulariser(self.options.penalty(self.scaling, self.spread, alpha))
 
     def coef_and_intercept(
         self, x: np.ndarray, refit: bool = False, common: float | None = None
@@ -336,11 +352,16 @@ def _with_rows(loss: Loss, offset: bool, site_effects: bool) -> Loss:
 
 
 def prepare(
-    federation: Federation, options: FitOptions, summary: PooledSummary, classes: np.ndarray | None
+    federation: Federation,
+    options: FitOptions,
+    summary: PooledSummary,
+    classes: np.ndarray | None,
+    shared: Scaled | None = None,
 ) -> Program[PreparedProblem]:
     """Scale the features so that the problem is well conditioned, and evaluate the null model.
 
-    `classes` are those of all rows, where the summary is of a subset.
+    `classes` are those of all rows, where the summary is of a subset. With the scaling of all rows (`shared`), the problem of a
+    subset is stated in that, as far as the penalty allows: sites then keep one scaled copy of their rows.
     """
     options = replace(options, family=options.family.with_columns(summary.columns, summary.width))
     family, labels = options.family, replace(summary.labels, classes=classes)
@@ -349,11 +370,12 @@ def prepare(
     intercept = options.fit_intercept and not profile
     if labels.mean is not None and len(labels.mean) != outputs:
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
-    mean = pooled_mean(summary.moments)
-    centre = mean if options.fit_intercept else np.zeros(summary.width)
-    # a standard deviation is about the mean, whether columns are centred or not
-    scale = family.column_scale(spread(summary.moments, mean if options.standardize else centre), options.standardize)
-    scaling = FeatureScaling(centre, scale, intercept, outputs)
+    fits = shared is not None and family.fits_scale(options.standardize)
+    scaling, columns_spread = (
+        shared if summary.moments is None and shared is not None else scaled(options, summary, classes)
+    )
+    if shared is not None and fits:
+        scaling = shared.scaling
     spec = FederatedProblem(
         objective=ObjectiveSpec(loss, scaling, classes, summary.subset, profile=profile),
         weighting=options.weighting,
@@ -375,8 +397,31 @@ def prepare(
         if best is None or summary.offset:
             best = yield from _search_intercept(spec, near(best, labels))
         null[scaling.penalised :] = best
-    start = yield from evaluate_start(spec.with_regulariser(options.penalty(scaling, 1.0)), options.search, null)
-    return PreparedProblem(options, spec, scaling, start, summary)
+    penalised = spec.with_regulariser(options.penalty(scaling, columns_spread, 1.0))
+    # of another loss the Hessian of all rows serves a subset as well
+    start = yield from evaluate_start(
+        penalised, options.search, null, hessian=summary.subset is None or not fits or spec.loss_is_quadratic
+    )
+    return PreparedProblem(options, spec, scaling, columns_spread, start, summary)
+
+
+class Scaled(NamedTuple):
+    """The scaling of some rows, and the spread of their columns."""
+
+    scaling: FeatureScaling
+    spread: np.ndarray
+
+
+def scaled(options: FitOptions, summary: PooledSummary, classes: np.ndarray | None) -> Scaled:
+    """The scaling of the rows of a summary."""
+    family = options.family.with_columns(summary.columns, summary.width)
+    outputs = family.loss(replace(summary.labels, classes=classes)).size(1)
+    assert summary.moments is not None, "the moments of this summary were not asked for"
+    centre = pooled_mean(summary.moments) if options.fit_intercept else np.zeros(summary.width)
+    # a standard deviation is about the mean, whether columns are centred or not
+    away = summary.spread_about(None if options.standardize else centre)
+    intercept = options.fit_intercept and not options.site_effects
+    return Scaled(FeatureScaling(centre, family.column_scale(away, options.standardize), intercept, outputs), away)
 
 
 def _search_intercept(spec: FederatedProblem, centre: float) -> Program[np.ndarray]:
@@ -543,7 +588,7 @@ def search(federation: Federation, prepared: PreparedProblem, alpha: float) -> P
     """The minimiser at alpha, and its refit where the fit is relaxed."""
     options = prepared.options
     minimum = yield from solve(federation, prepared.at(alpha), options.search, prepared.null)
-    (refitted,) = yield from refit_on_supports(federation, prepared, [minimum])
+    ((refitted,),) = yield from refit_on_supports(federation, [(prepared, [minimum])])
     return Relaxed(minimum, refitted, options.gammas[0])
 
 
@@ -556,12 +601,13 @@ def certify(prepared: PreparedProblem, alpha: float, model: Relaxed) -> Program[
     if model.refit is not None and minimum.converged:
         minimum = model.refit
         model = (yield from with_common_intercepts(prepared, [model]))[0]
-        others = non_unique_coefficients(prepared.restricted(prepared.support(model.penalised.x)), minimum)
-        return Fitted(prepared, minimum, None, others, model)
+        refitted = prepared.restricted(prepared.support(model.penalised.x))
+        found = yield from certify_further(refitted, minimum, None)
+        return Fitted(prepared, minimum, None, found.others, model)
     spec = prepared.at(alpha)
-    gap = yield from duality_gap(spec, prepared.scaling, minimum, prepared.null)
+    gap, others = yield from certify_further(spec, minimum, prepared.scaling, prepared.null)
     model = (yield from with_common_intercepts(prepared, [model]))[0]
-    return Fitted(prepared, minimum, gap, non_unique_coefficients(spec, minimum), model)
+    return Fitted(prepared, minimum, gap, others, model)
 
 
 def with_common_intercepts(prepared: PreparedProblem, models: Sequence[Relaxed]) -> Program[list[Relaxed]]:
@@ -573,24 +619,29 @@ def with_common_intercepts(prepared: PreparedProblem, models: Sequence[Relaxed])
 
 
 def refit_on_supports(
-    federation: Federation, prepared: PreparedProblem, path: Sequence[FederatedSolution]
-) -> Program[list[FederatedSolution | None]]:
-    """The minimiser without a penalty on the support of each model, once for models with one support; None without relax."""
-    if all(gamma == 1 for gamma in prepared.options.gammas):
-        return [None] * len(path)
-    search, supports = replace(prepared.options.search, progress=None), [prepared.support(m.x) for m in path]
-    first: dict[bytes, int] = {}
-    for k, support in enumerate(supports):
-        first.setdefault(support.tobytes(), k)
-    searches = [
-        solve(federation, prepared.restricted(supports[k]), search, _start(prepared, path[k], supports[k]))
-        for k in first.values()
+    federation: Federation, fits: Sequence[tuple[PreparedProblem, Sequence[FederatedSolution]]]
+) -> Program[list[list[FederatedSolution | None]]]:
+    """The minimiser without a penalty on the support of each model of some paths; None without relax.
+
+    Once for the models of a path that have one support. All searches share their messages.
+    """
+    if all(gamma == 1 for gamma in fits[0][0].options.gammas):
+        return [[None] * len(path) for _, path in fits]
+    supports = [[prepared.support(m.x) for m in path] for prepared, path in fits]
+    first: dict[tuple[int, bytes], tuple[PreparedProblem, FederatedSolution, np.ndarray]] = {}
+    for k, (prepared, path) in enumerate(fits):
+        for model, support in zip(path, supports[k], strict=True):
+            first.setdefault((k, support.tobytes()), (prepared, model, support))
+    tasks = [
+        (prepared.restricted(support), refit_start(prepared, model, support))
+        for prepared, model, support in first.values()
     ]
-    found = dict(zip(first, (yield from gather(searches)), strict=True))
-    return [found[support.tobytes()] for support in supports]
+    search = replace(fits[0][0].options.search, progress=None)
+    found = dict(zip(first, (yield from solve_all(federation, tasks, search)), strict=True))
+    return [[found[k, support.tobytes()] for support in each] for k, each in enumerate(supports)]
 
 
-def _start(prepared: PreparedProblem, model: FederatedSolution, support: np.ndarray) -> Start:
+def refit_start(prepared: PreparedProblem, model: FederatedSolution, support: np.ndarray) -> Start:
     """A refit starts from the penalised model, whose evaluation is known."""
     if model.x[~support].any():  # it is published in another form, with more zeros
         return replace(prepared.null, x=np.where(support, model.x, 0.0), at=None)

@@ -9,7 +9,10 @@ of g*. The shift can move a derivative at the end of the domain of loss* out of 
 derivatives at the null model, which are far from the end and need no shift. The gradient at x is A^T (p theta): the server
 knows shift, mixture and scale, and one more query gives the sum of the conjugates there.
 
-Uniqueness is decided at the server, from the last Hessian of a second-order search. Let x minimise f + g, v = grad f(x), and
+Uniqueness is decided at the server, from the last Hessian of a second-order search: near x, or at x where second derivatives
+jump. Both are zero along the same directions, those that change no prediction of a row with curvature.
+
+Let x minimise f + g, v = grad f(x), and
 H d = 0 for the Hessian H of f at x. Along d the loss is a line of slope <v, d>, so that x + s d minimises too, for small
 s > 0, exactly if g falls by as much as that line rises. Coefficient by coefficient this leaves to d
 
@@ -23,6 +26,7 @@ others, make such a d (R. J. Tibshirani, "The lasso problem and uniqueness", Ele
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,22 +34,53 @@ from scipy.optimize import linprog
 
 from compfed.federation.queries import Evaluate
 from compfed.federation.server.program import Program, Request
+from compfed.federation.server.trial import Trial, evaluation
 from compfed.federation.spec import FeatureScaling, FederatedProblem
-from compfed.losses import MultiSquared, Softmax, Squared
-from compfed.losses.offset import unwrapped
+from compfed.losses import Softmax
 from compfed.problem_spec import optimality_at
 from compfed.regularisers import ElasticNet, OnBlock
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 from compfed.solvers.base import FederatedSolution, Start
 
 
-def duality_gap(
-    spec: FederatedProblem, scaling: FeatureScaling, minimum: FederatedSolution, null: Start | None = None
-) -> Program[float | None]:
-    """An upper bound on F(x) - F(x*): F(x) minus a dual value, and rounding. None where no dual point is known.
+class Certified(NamedTuple):
+    """What more is known of a minimiser than the norm of its gradient mapping."""
 
-    `null` is the model without features, and f there.
+    gap: float | None
+    others: np.ndarray | None  # positions of coefficients that differ in another minimiser; None if not known
+
+
+def certify_further(
+    spec: FederatedProblem, minimum: FederatedSolution, scaling: FeatureScaling | None, null: Start | None = None
+) -> Program[Certified]:
+    """The duality gap, and whether the minimiser is unique; one message where either takes one.
+
+    Without a scaling no gap is asked for. `null` is the model without features, and f there.
     """
+    dual = None if scaling is None else _dual_point(spec, scaling, minimum, null)
+    W = _missing_hessian(spec, minimum)
+    if dual is None and W is None:
+        return Certified(None, non_unique_coefficients(spec, minimum))
+    query = Evaluate(spec.objective, minimum.x[None], W, None if dual is None else dual.at[None])
+    ((summed,),) = yield [Request((query,), weights=spec.weights, weighting=spec.weighting)]
+    if W is not None:
+        H = evaluation(spec, Trial(minimum.x, W), summed).H
+        minimum = replace(minimum, kept={"W": W, "H": H, "summed": H})  # pyright: ignore[reportArgumentType]
+    gap = None if dual is None else _gap(spec, minimum, dual, float(summed.value[0]), float(summed.conjugate[0]))
+    return Certified(gap, non_unique_coefficients(spec, minimum))
+
+
+class _DualPoint(NamedTuple):
+    at: np.ndarray  # (shift, stretch, mix, z) of `Evaluate`
+    v: np.ndarray  # A^T (p theta), before it is stretched
+    l1: np.ndarray
+    l2: np.ndarray
+
+
+def _dual_point(
+    spec: FederatedProblem, scaling: FeatureScaling, minimum: FederatedSolution, null: Start | None
+) -> _DualPoint | None:
+    """The dual point of the module's docstring; None where none is known."""
     g = spec.regulariser.g if isinstance(spec.regulariser, OnBlock) else spec.regulariser
     loss: Any = spec.loss  # two of the losses have a conjugate
     if not isinstance(g, ElasticNet) or not hasattr(loss, "conjugate") or minimum.at is None:
@@ -63,18 +98,19 @@ def duality_gap(
         return None
     excess = np.abs(v[hard]) > l1[hard]
     stretch = float(np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0))
-    dual_point = np.array([[shift, stretch, mix, at_null]])
-    ((summed,),) = yield [
-        Request(
-            (Evaluate(spec.objective, minimum.x[None], dual=dual_point),),
-            weights=spec.weights,
-            weighting=spec.weighting,
-        )
-    ]
-    value, conjugate = float(summed.value[0]), float(summed.conjugate[0])
+    return _DualPoint(np.array([shift, stretch, mix, at_null]), v, l1, l2)
+
+
+def _gap(
+    spec: FederatedProblem, minimum: FederatedSolution, dual_point: _DualPoint, value: float, conjugate: float
+) -> float | None:
+    """An upper bound on F(x) - F(x*): F(x) minus the dual value, and rounding."""
+    (_, stretch, _, _), v, l1, l2 = dual_point
+    hard = l2 == 0
+    assert minimum.at is not None
     over = np.maximum(np.abs(stretch * v[~hard]) - l1[~hard], 0.0)
     dual = -conjugate - float(np.sum(over**2 / (2 * l2[~hard])))
-    primal = optimality_at(spec.regulariser, minimum.x, value, gradient, 1.0).objective
+    primal = optimality_at(spec.regulariser, minimum.x, value, minimum.at.gradient, 1.0).objective
     size = minimum.at.terms * (1.0 + float(np.abs(minimum.x).sum()))  # of the terms of both, before they cancel
     gap = max(primal - dual, 0.0) + 4 * np.finfo(float).eps * (abs(primal) + abs(dual) + size)
     return float(gap) if np.isfinite(gap) else None
@@ -84,6 +120,15 @@ KINK = 1e-8  # a zero coefficient is at its kink if the gradient is this near to
 FLAT = 20 * np.finfo(float).eps  # times their number: eigenvalues of H, relative to the largest, that are zero
 
 
+def _missing_hessian(spec: FederatedProblem, minimum: FederatedSolution) -> np.ndarray | None:
+    """The coordinates on which uniqueness needs a Hessian that the search does not have; None for none."""
+    kept = minimum.kept or {}
+    if not minimum.converged or "H" not in kept or "summed" in kept or spec.max_hessian_columns < np.inf:
+        return None
+    unknown = coordinate_form(spec.regulariser, spec.d) is None or isinstance(spec.loss, Softmax)
+    return None if unknown else kept["W"]
+
+
 def non_unique_coefficients(spec: FederatedProblem, minimum: FederatedSolution) -> np.ndarray | None:
     """Positions of coefficients that differ in another minimiser; empty if there is no other, None if not known.
 
@@ -91,23 +136,23 @@ def non_unique_coefficients(spec: FederatedProblem, minimum: FederatedSolution) 
     working set, for penalties without a coordinate form, for the softmax, whose classes share a free constant, and where sites
     round their Hessians (a disclosure policy; those of squared losses have all digits).
     """
-    if spec.max_hessian_columns < np.inf and not isinstance(unwrapped(spec.loss), (Squared, MultiSquared)):
+    if spec.max_hessian_columns < np.inf and not spec.loss_is_quadratic:
         return None
     form = coordinate_form(spec.regulariser, spec.d)
-    at = minimum.at
-    if form is None or at is None or at.H is None or at.W is None or isinstance(spec.loss, Softmax):
+    at, kept = minimum.at, minimum.kept or {}
+    if form is None or at is None or "summed" not in kept or isinstance(spec.loss, Softmax):
         return None
     if not minimum.converged or form.l1[form.group >= 0].any():  # members of a group with an l1 of their own
         return None
     directions = _flat_directions(form, minimum.x, at.gradient, 10 * minimum.certificate.gradient_mapping)
-    W = np.asarray(at.W)
+    W, H = np.asarray(kept["W"]), kept["summed"]
     place = np.full(spec.d, -1)
     place[W] = np.arange(len(W))
     known = [one for one in directions if (place[one.members] >= 0).all()]
     B = np.zeros((len(W), len(known)))
     for k, one in enumerate(known):
         B[place[one.members], k] = one.entries
-    d = _feasible(_null_space(B.T @ at.H @ B), np.array([one.one_sided for one in known], bool))
+    d = _feasible(_null_space(B.T @ H @ B), np.array([one.one_sided for one in known], bool))
     if d is None:
         return np.empty(0, int) if len(known) == len(directions) else None
     moved = np.linalg.norm(B @ d, axis=1)

@@ -7,9 +7,8 @@ site splits its own rows, or one whole site is left out. The sites find the rows
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +18,34 @@ from compfed._utils.compilation import precision
 from compfed._utils.validation import check_int, check_numbers, is_int, is_number
 from compfed.errors import InputError
 from compfed.estimators.programs import fit
-from compfed.estimators.programs.fit import FitOptions, Fitted, PooledSummary, PreparedProblem, Relaxed
+from compfed.estimators.programs.fit import (
+    FitOptions,
+    Fitted,
+    PooledSummary,
+    PreparedProblem,
+    Relaxed,
+    refit_on_supports,
+)
 from compfed.federation.enrolment import Enrolment
 from compfed.federation.queries import HeldOut
+from compfed.federation.queries.held_out import HeldOutSum
 from compfed.federation.query import SiteRefusal
-from compfed.federation.server.program import Federation, Program, Request, gather
+from compfed.federation.server.program import Federation, Program, QuerySums, Request, gather
 from compfed.federation.server.trial import Evaluated
+from compfed.federation.spec import FederatedProblem
 from compfed.monitor import Progress
-from compfed.solvers.auto import choose, solve
-from compfed.solvers.base import FederatedSolution, SearchOptions, Start
+from compfed.solvers.auto import choose, finish, make_search, solve
+from compfed.solvers.base import FederatedSolution, SearchOptions, SolverState, Start, first_state
 from compfed.solvers.first_order import solve_all_by_rounds
+from compfed.solvers.quadratic_model import newton_step
+from compfed.solvers.search import HessianSharing, Search, run_searches
+from compfed.solvers.second_order import known_hessian
 from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, check_folds, cv_splits, training_rows
 from compfed.stopping import rounding_error
 
 STRIDE = 8  # every eighth alpha first, then the rest
+NEAR = 1e-3  # gradient mapping of all anchors, relative to their scale, at which the rest start beside them
+AT_ANCHORS, BETWEEN = 4, 1  # Hessians of all rows that a fold takes, before it asks for its own
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next block starts where these ended
 
 
@@ -116,52 +129,157 @@ def _rounding(prepared: PreparedProblem, at: Evaluated) -> float:
 # --- the path ---
 
 
-def solve_path(
+def solve_paths(
+    federation: Federation,
+    problems: Sequence[PreparedProblem],
+    alphas: np.ndarray,
+    progress: Progress | None = None,
+    before: Sequence[FederatedSolution | None] = (),
+    splits: Sequence[RowSubset | None] = (),
+) -> Program[list[list[FederatedSolution]]]:
+    """The minimisers at falling alphas: of all rows, then of the rows to train with of each split, if any.
+
+    `before` has those at a larger alpha, if known; `splits` hold rows out whose loss is wanted. All searches share their
+    messages. Second-order searches take every few alphas first, the anchors, from the null model, and then those between, from
+    a guess between two anchors. First-order methods take blocks of alphas side by side, each block from the end of the one
+    before. A round then serves a whole block, so that local work is the bottleneck: "auto" is FISTA here, which needs one
+    gradient per round.
+    """
+    none = [None] * len(problems)
+    before, splits = before or none, splits or none
+    search = replace(problems[0].options.search, progress=None)  # which is that of a single search
+    if not choose(problems[0].at(float(alphas[0])), search, problems[0].null).second_order:
+        paths = [
+            _first_order_path(federation, prepared, alphas, search, last)
+            for prepared, last in zip(problems, before, strict=True)
+        ]
+        return (yield from gather(paths))
+    grid = _Grid(problems, alphas, search, before, splits)
+
+    done = 0
+
+    def report() -> None:
+        nonlocal done
+        now = sum(not search.under_way for search in grid.searches.values())
+        if progress is not None and now > done:
+            progress(now, len(problems) * len(alphas))
+        done = now
+
+    anchors = [grid.start(p, k) for k in grid.anchors for p in range(len(problems))]
+    near = NEAR if grid.guesses else 0.0
+    yield from run_searches(anchors, [grid.share(k, AT_ANCHORS) for k in grid.anchors if grid.guesses], near, report)
+    rest = [grid.between(p, k) for k in range(len(alphas)) if k not in grid.anchors for p in range(len(problems))]
+    sharings = [grid.share(k, BETWEEN) for k in range(len(alphas)) if grid.guesses]
+    yield from run_searches(anchors + rest, sharings, progress=report)
+    every = [grid.searches[p, k] for p in range(len(problems)) for k in range(len(alphas))]
+    found = yield from finish(federation, every)
+    return [found[k : k + len(alphas)] for k in range(0, len(found), len(alphas))]
+
+
+class _Grid:
+    """The second-order searches of some paths: one for each problem p and alpha k."""
+
+    def __init__(
+        self,
+        problems: Sequence[PreparedProblem],
+        alphas: np.ndarray,
+        search: SearchOptions,
+        before: Sequence[FederatedSolution | None],
+        splits: Sequence[RowSubset | None],
+    ):
+        self.problems, self.alphas, self.options, self.before, self.splits = problems, alphas, search, before, splits
+        self.anchors = sorted({*range(0, len(alphas), STRIDE), len(alphas) - 1})
+        self.searches: dict[tuple[int, int], Search] = {}
+        self.starts = [self._start(p) for p in range(len(problems))]
+        # guesses between anchors need a matrix on all coordinates, and shared Hessians one scaling
+        first = problems[0]
+        smooth = not getattr(first.spec.loss, "jumps", False)
+        one_scaling = all(prepared.scaling is first.scaling for prepared in problems)
+        self.guesses = smooth and one_scaling and all(_matrix(start) is not None for start in self.starts)
+
+    def _start(self, p: int) -> Start:
+        """From the model at the next larger alpha, or the null model; folds with the matrix of all rows, unless they have one."""
+        prepared, last, whole = self.problems[p], self.before[p], self.problems[0]
+        if last is not None and last.kept is not None:
+            return replace(prepared.null, x=last.x, at=last.at, kept=last.kept)
+        start, H = prepared.null, None if whole.null.at is None else whole.null.at.H
+        has_own = start.at is not None and start.at.H is not None
+        if has_own or H is None or whole.null.at is None or prepared.scaling is not whole.scaling:
+            return start
+        return replace(start, kept=known_hessian(np.asarray(whole.null.at.W), H))
+
+    def start(self, p: int, k: int) -> Search:
+        """The search at an anchor."""
+        return self._made(p, k, make_search(self.problems[p].at(float(self.alphas[k])), self.options, self.starts[p]))
+
+    def _made(self, p: int, k: int, search: Search) -> Search:
+        self.searches[p, k] = search
+        search.split = self.splits[p]
+        return search
+
+    def share(self, k: int, limit: int) -> HessianSharing:
+        """The Hessians of all rows at alpha k, shared by the searches there."""
+        return HessianSharing([self.searches[p, k] for p in range(len(self.problems))], limit)
+
+    def between(self, p: int, k: int) -> Search:
+        """The search at an alpha between two anchors: from a guess between them, or else from the nearest one."""
+        left = max(anchor for anchor in self.anchors if anchor < k)
+        right = min(anchor for anchor in self.anchors if anchor > k)
+        one, other, prepared = self.searches[p, left], self.searches[p, right], self.problems[p]
+        spec, share = prepared.at(float(self.alphas[k])), (k - left) / (right - left)
+        if self.guesses and one.metric is not None and other.metric is not None:
+            ask = p == 0 and not spec.loss_is_quadratic
+            made = make_search(
+                spec, self.options, prepared.null, guess_between(spec, one.state, other.state, share, ask)
+            )
+            made.eager = False
+        else:  # of two as near, the one at the larger alpha: its model is sparser
+            nearest = (one if k - left <= right - k else other).solution
+            known = nearest is not None and nearest.kept is not None
+            start = prepared.null
+            if nearest is not None and known:
+                start = replace(start, x=nearest.x, at=nearest.at, kept=nearest.kept)
+            made = make_search(spec, self.options, start)
+        return self._made(p, k, made)
+
+
+def _matrix(start: Start) -> np.ndarray | None:
+    """The matrix on all coordinates with which a search begins; None without one."""
+    H = start.at.H if start.at is not None and start.at.H is not None else (start.kept or {}).get("H")
+    return H if H is not None and len(H) == start.x.size else None
+
+
+def guess_between(
+    spec: FederatedProblem, left: SolverState, right: SolverState, share: float, ask: bool
+) -> SolverState:
+    """The first trial at an alpha between two others: from a cubic through both, as far as points and gradients tell it.
+
+    With x, H and the gradient g between those of the two points, g - share (1 - share) / 2 (H_right - H_left)(x_right -
+    x_left) is the gradient at x to third order. The minimiser of the quadratic model there is the trial; `ask` for its Hessian.
+    """
+    W, t = left.kept["W"], share
+    low, high = (side.kept.get("summed", side.kept["H"]) for side in (left, right))
+    x, H = (1 - t) * left.at.x + t * right.at.x, (1 - t) * low + t * high
+    g = (1 - t) * left.at.gradient + t * right.at.gradient
+    g = g - 0.5 * t * (1 - t) * ((high - low) @ (right.at.x - left.at.x))
+    return first_state(newton_step(spec.regulariser, x, g, H, W), W if ask else None, known_hessian(W, H))
+
+
+def _first_order_path(
     federation: Federation,
     prepared: PreparedProblem,
     alphas: np.ndarray,
-    progress: Progress | None = None,
-    before: FederatedSolution | None = None,
+    search: SearchOptions,
+    last: FederatedSolution | None,
 ) -> Program[list[FederatedSolution]]:
-    """The minimiser at each alpha, after one at a larger alpha if known; searches under way share their messages.
-
-    Second-order searches take every few alphas at first, from the null model; then those between, each from the nearest one
-    found. An evaluation of f holds at every alpha: a search that starts from one needs no message before its first step, and
-    its working set begins with that model's. First-order methods take blocks of alphas side by side, each block from the
-    end of the one before. A round then serves a whole block, so that local work is the bottleneck: "auto" is FISTA here,
-    which needs one gradient per round.
-    """
-    search = replace(prepared.options.search, progress=None)  # which is that of a single search
-    specs, null = [prepared.at(float(alpha)) for alpha in alphas], prepared.null
-    every, found = range(len(specs)), dict[int, FederatedSolution]()
-    if before is not None:
-        found[-1] = before
-    second_order = choose(specs[0], search).second_order
-    if second_order:
-        batches = [every[::STRIDE], [k for k in every if k % STRIDE]]
-    else:
-        batches = [every[k : k + SIDE_BY_SIDE] for k in every[::SIDE_BY_SIDE]]
-        search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm)
-    for batch in batches:
-        if second_order:
-            searches = [solve(federation, specs[k], search, _nearest(null, found, k)) for k in batch]
-            solved = yield from gather(searches)
-        else:
-            start = replace(null, x=found[batch[0] - 1].x) if found else null
-            solved = yield from solve_all_by_rounds(federation, [specs[k] for k in batch], search, start)
-        found |= dict(zip(batch, solved, strict=True))
-        if progress is not None:
-            progress(len(found) - (before is not None), len(specs))
-    return [found[k] for k in every]
-
-
-def _nearest(null: Start, found: Mapping[int, FederatedSolution], k: int) -> Start:
-    """The minimum at the nearest alpha (of two the larger one, whose model is sparser), or else the null model."""
-    known = [j for j, minimum in found.items() if minimum.kept is not None]  # from a second-order search
-    if not known:
-        return null
-    nearest = found[min(known, key=lambda j: (abs(j - k), j))]
-    return replace(null, x=nearest.x, at=nearest.at, kept=nearest.kept)
+    search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm)
+    found = list[FederatedSolution]()
+    for k in range(0, len(alphas), SIDE_BY_SIDE):
+        specs = [prepared.at(float(alpha)) for alpha in alphas[k : k + SIDE_BY_SIDE]]
+        start = prepared.null if last is None else replace(prepared.null, x=last.x)
+        found += yield from solve_all_by_rounds(federation, specs, search, start)
+        last = found[-1]
+    return found
 
 
 def warn_if_not_converged(
@@ -236,16 +354,23 @@ def cross_validate(
             "to, and no intercept of another site is meant for it. Use folds inside the sites (cv=5)."
         )
     check_cv(federation.names, federation.enrolments, cv)
-    everything = yield from fit.describe_sites(federation, options)
-    classes, rows = everything.labels.classes, everything.rows.tolist()
+    rows = [enrolment.rows for enrolment in federation.enrolments]
     splits = cv_splits(cv, seed, rows, options.family.classifies, listed)
     if rule == "one_standard_error" and len(splits) < 2:
         raise InputError(f"{grid.name}: rule='one_standard_error' needs two splits or more; cv gives one.")
-    training = [fit.describe_sites(federation, options, training_rows(split)) for split in splits]
-    summaries = yield from gather(training)
+    subsets = [None, *(training_rows(split) for split in splits)]
+    everything, *summaries = yield from gather(
+        [fit.describe_sites(federation, options, one, one is None or options.scales_subsets) for one in subsets]
+    )
+    classes = everything.labels.classes
     if classes is not None:
         check_classes_of_splits(grid.name, federation.names, summaries, rows, classes)
-    prepared = yield from gather([fit.prepare(federation, options, s, classes) for s in [everything, *summaries]])
+    shared = fit.scaled(options, everything, classes)
+    prepared = yield from gather(
+        [fit.prepare(federation, options, s, classes, shared) for s in [everything, *summaries]]
+    )
+    refused = prepared[0].null.refused  # a Hessian of all rows: then those of folds are refused too
+    prepared = [replace(one, null=replace(one.null, refused=one.null.refused or refused)) for one in prepared]
     alphas = yield from grid.values(federation, prepared[0])
     empty = np.empty((0, len(options.gammas)))
     start = [ModelPath(one, split, [], [], empty) for one, split in zip(prepared, [None, *splits], strict=True)]
@@ -354,45 +479,58 @@ def check_cv(names: Sequence[str], enrolments: Sequence[Enrolment], cv: object) 
         check_folds(names, [e.buckets for e in enrolments], [e.min_rows for e in enrolments], int(cv))
 
 
-def _report(progress: Progress | None, done: list[int], k: int, here: int, total: int) -> None:
-    """Report to one bar how many alphas of all paths are done, of which `here` are of path k."""
-    done[k] = here
-    if progress is not None:
-        progress(sum(done), len(done) * total)
-
-
 def _continue_all(
     federation: Federation, paths: Sequence[ModelPath], alphas: np.ndarray, progress: Progress | None
 ) -> Program[list[ModelPath]]:
-    """All paths with these alphas added, which are smaller than those before; paths share their messages."""
-    done = [0] * len(paths)
-    searches = [
-        _continue(federation, path, alphas, partial(_report, progress, done, k)) for k, path in enumerate(paths)
+    """All paths with these alphas added, which are smaller than those before, and their mean losses on the rows held out."""
+    problems, gammas = [path.prepared for path in paths], paths[0].prepared.options.gammas
+    before = [path.models[-1] if path.models else None for path in paths]
+    wanted = [None if len(gammas) > 1 or gammas[0] != 1 else path.split for path in paths]
+    found = yield from solve_paths(federation, problems, alphas, progress, before, wanted)
+    refits = yield from refit_on_supports(federation, list(zip(problems, found, strict=True)))
+    more = [
+        replace(path, models=models, refits=again, losses=np.full((len(alphas), len(gammas)), np.nan))
+        for path, models, again in zip(paths, found, refits, strict=True)
     ]
-    more = yield from gather(searches)
-    return [path.then(rest) for path, rest in zip(paths, more, strict=True)]
+    losses = yield from _held_out_losses(more, len(alphas))
+    return [path.then(replace(rest, losses=each)) for path, rest, each in zip(paths, more, losses, strict=True)]
 
 
-def _continue(federation: Federation, path: ModelPath, alphas: np.ndarray, progress: Progress) -> Program[ModelPath]:
-    """The models of the training rows at these alphas, and their mean losses on the test rows of the split, if any."""
-    prepared, split, gammas = path.prepared, path.split, path.prepared.options.gammas
-    models = yield from solve_path(federation, prepared, alphas, progress, path.models[-1] if path.models else None)
-    refits = yield from fit.refit_on_supports(federation, prepared, models)
-    if split is None:
-        return replace(path, models=models, refits=refits, losses=np.full((len(alphas), len(gammas)), np.nan))
-    x = np.array([m.x for m in models])
-    at_zero = np.array([m.x if refit is None else refit.x for m, refit in zip(models, refits, strict=True)])
-    mixed = np.concatenate([x if share == 1 else share * x + (1 - share) * at_zero for share in gammas])
-    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, split, mixed),), models=len(mixed))]
+def _held_out_losses(paths: Sequence[ModelPath], alphas: int) -> Program[list[np.ndarray]]:
+    """(alphas, gammas) mean losses of each path on the rows that its split holds out; one message, where some are not known."""
+    models, asked, known = [], list[Request](), list[dict[int, HeldOutSum]]()
+    for path in paths:
+        models.append([model for gamma in path.prepared.options.gammas for model in path.mixed(gamma)])
+        found = {k: m.penalised.held_out for k, m in enumerate(models[-1]) if m.refit is None and m.penalised.held_out}
+        known.append(found)
+        x = np.array([model.x for k, model in enumerate(models[-1]) if k not in found])
+        if path.split is not None and len(x):
+            asked.append(Request((HeldOut(path.prepared.spec.objective, path.split, x),), models=len(x)))
+    sums: Iterator[QuerySums] = iter((yield asked) if asked else [])
+    losses = []
+    for path, each, found in zip(paths, models, known, strict=True):
+        mean = np.full(len(each), np.nan)
+        for k, one in found.items():
+            mean[k] = _mean_losses_of(path, one)[0]
+        rest = [k for k in range(len(each)) if k not in found]
+        if path.split is not None and rest:
+            (held_out,) = next(sums)
+            mean[rest] = _mean_losses_of(path, held_out)
+        losses.append(mean.reshape(len(path.prepared.options.gammas), alphas).T)
+    return losses
+
+
+def _mean_losses_of(path: ModelPath, held_out: HeldOutSum) -> np.ndarray:
+    """Mean losses from the sums over the rows that a split holds out."""
+    options = path.prepared.options
     if not held_out.sites:
         raise InputError(fit.NO_ROWS)
-    if prepared.options.site_effects and not np.isfinite(held_out.loss).all():
+    if options.site_effects and not np.isfinite(held_out.loss).all():
         raise InputError(
             "cv: a split trains the intercept of a site (site_effects='profile') on rows of one class, and tests it on the other: "
             "the held-out loss is infinite. Use fewer folds, or leave out sites with a class of a single row."
         )
-    losses = held_out.means / held_out.sites if prepared.options.equal_sites else held_out.loss / held_out.weight
-    return replace(path, models=models, refits=refits, losses=losses.reshape(len(gammas), len(alphas)).T)
+    return held_out.means / held_out.sites if options.equal_sites else held_out.loss / held_out.weight
 
 
 def choose_model(losses: np.ndarray) -> tuple[int, int | None, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.limits import QueryChecks, check_floats
+from compfed.federation.limits import QueryChecks, check_boolean, check_floats
 from compfed.federation.query import Field, FieldValues, Query, Sizes, Weighting, factor_field, flag, hidden, there
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import Loss
@@ -23,7 +23,8 @@ class Evaluate(Query):
 
     `terms` is how large the terms of the gradient are before they cancel. `hessian` is the matrix of a quadratic model of
     f_i around x, without the ridge, which the server knows: the second derivative, or what the loss has in its place
-    (`Loss.model_hessian`). Only its upper triangle travels.
+    (`Loss.model_hessian`). Only its upper triangle travels. With `single` it is worked out in single precision, which is enough
+    for a step.
 
     With `dual` = (shift, stretch, mix, z), one row per model, also the conjugate of the loss at a dual point, which bounds
     how far F(x) is from its minimum: sum_l q_l loss*(theta_l, y_l), where theta is made of the derivatives at x and of those
@@ -34,6 +35,7 @@ class Evaluate(Query):
     x: np.ndarray  # (models, d)
     coords: np.ndarray | None = None
     dual: np.ndarray | None = None  # (models, 4)
+    single: bool = False
 
     leaves = "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows"
     is_divided = True
@@ -52,6 +54,7 @@ class Evaluate(Query):
     def check(self, checks: QueryChecks) -> None:
         d = checks.objective(self.objective)
         models = checks.models(self.x, d)
+        check_boolean("single", self.single)
         if self.coords is not None:
             checks.hessian(self.coords, models, d)
         if self.dual is not None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from compfed._utils.compilation import jax_settings
 from compfed._utils.plain import Record
+from compfed._utils.threads import one_blas_thread
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
 from compfed.federation.enrolment import Enrolment
@@ -113,7 +114,7 @@ Program = Generator[Sequence[Request] | Spent, Any, T]
 def run_program(federation: Federation, program: Program[T]) -> tuple[T, Communication]:
     """Drive a program to its result; return it with the messages and bytes it cost."""
     check_federation(federation, "a server program")
-    with jax_settings():
+    with jax_settings(), one_blas_thread():
         cost, sums = Communication(), None
         while True:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,20 +25,64 @@ from compfed.federation.queries import (
 from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
 from compfed.federation.query import Query
 from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
+from compfed.federation.site.rows import FoldOrder
 from compfed.federation.site.scoring import score
 from compfed.federation.site.tabulation import tabulated
+from compfed.federation.spec import ObjectiveSpec
 from compfed.losses.base import upper_triangle
 from compfed.losses.lipschitz import gram
+from compfed.losses.many_models import LossEvaluation
 from compfed.losses.offset import FAR, shifted
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site
 
+TOGETHER = 2**22  # numbers in the models that are evaluated together
 
-def answer(query: Query, site: Site) -> object:
-    """The reply of one site to one query; an error is the site's reason not to give one."""
-    return ANSWERS[type(query)](query, site)
+
+class Answers:
+    """The replies of one site to the queries of one message. Evaluations of the same objective are worked out together."""
+
+    def __init__(self, queries: Sequence[Query], site: Site):
+        self.site = site
+        self.order = FoldOrder.of(subset for query in queries for subset in query.subsets)
+        self._waiting = [query for query in queries if isinstance(query, Evaluate)]
+        self._evaluated: dict[int, LossEvaluation] = {}
+
+    def answer(self, query: Query) -> object:
+        """The reply to one query; an error is the site's reason not to give one."""
+        return ANSWERS[type(query)](query, self)
+
+    def dataset(self, objective: ObjectiveSpec) -> LocalDataset:
+        """The rows as an objective sees them; by fold, where the message is about folds."""
+        return self.site.rows.dataset(objective, self.order)
+
+    def evaluation(self, query: Evaluate) -> LossEvaluation:
+        """f and its gradient without the ridge, at the models of a query."""
+        if id(query) not in self._evaluated:
+            group = self._take_like(query)
+            self._evaluated |= dict(zip(map(id, group), self._evaluate(group), strict=True))
+        return self._evaluated.pop(id(query))
+
+    def _take_like(self, query: Evaluate) -> list[Evaluate]:
+        """This query and those that wait whose objectives differ in their subset alone, up to `TOGETHER` numbers."""
+        name, group, numbers = self.site.rows.view_name(query.objective), list[Evaluate](), 0
+        for one in [query, *(other for other in self._waiting if other is not query)]:
+            numbers += one.x.size
+            if one is query or (numbers <= TOGETHER and self.site.rows.view_name(one.objective) == name):
+                group.append(one)
+        self._waiting = [one for one in self._waiting if not any(one is taken for taken in group)]
+        return group
+
+    def _evaluate(self, queries: Sequence[Evaluate]) -> list[LossEvaluation]:
+        datasets = [self.dataset(query.objective) for query in queries]
+        A, loss, sizes = datasets[0].A, queries[0].objective.loss, [len(query.x) for query in queries]
+        X, Q = np.concatenate([query.x for query in queries]).astype(A.dtype), np.stack([data.q for data in datasets])
+        which = np.repeat(np.arange(len(queries)), sizes)
+        found = loss.evaluate(X, A, datasets[0].y, Q, which, datasets[0].row_norms)
+        cuts = np.cumsum(sizes)[:-1]
+        return [LossEvaluation(*each) for each in zip(*(np.split(part, cuts) for part in found), strict=True)]
 
 
 def _described(query: Describe, site: Site) -> Describe.Reply:
@@ -76,8 +120,8 @@ def _moments(query: Moments, site: Site) -> Moments.Reply:
     return query.Reply(weight, mean, low, *two_sum(square, square_low + (2 * mean * low + spread)))
 
 
-def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
-    data, loss = site.rows.dataset(query.objective), query.objective.loss
+def _lipschitz(query: Lipschitz, message: Answers) -> Lipschitz.Reply:
+    data, loss = message.dataset(query.objective), query.objective.loss
     at = None if loss.curvature is not None else (data.start if query.x is None else query.x)
     y = data.y
     if query.objective.profile and at is not None:  # without the profile L is larger: a bound holds for both
@@ -91,33 +135,35 @@ def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
     return query.Reply(L, counts)
 
 
-def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
-    data, loss, objective = site.rows.dataset(query.objective), query.objective.loss, query.objective
+def _evaluated(query: Evaluate, message: Answers) -> Evaluate.Reply:
+    objective, loss = query.objective, query.objective.loss
+    data = message.dataset(objective)
     x = np.asarray(query.x, data.A.dtype)
     half = 0.5 * float(loss.ridge)
     at: list[tuple[Any, np.ndarray]] = [(loss, data.y)] * len(x)  # the loss and the labels for each model
     if objective.profile:
-        at = [profiled(objective, data, v) for v in x]
+        at, q, first = [profiled(objective, data, v) for v in x], data.q[None], np.zeros(1, int)
         found = [
-            inner.evaluate(v[None], data.A, y, data.q, data.row_norms) for v, (inner, y) in zip(x, at, strict=True)
+            inner.evaluate(v[None], data.A, y, q, first, data.row_norms) for v, (inner, y) in zip(x, at, strict=True)
         ]
         value, gradient, terms = (np.concatenate(parts) for parts in zip(*found, strict=True))
     else:
-        value, gradient, terms = loss.evaluate(x, data.A, data.y, data.q, data.row_norms)
+        value, gradient, terms = message.evaluation(query)
     value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
     hessian = conjugate = None
     if query.coords is not None:
-        packed = _profile_hessian if objective.profile else _packed_hessian
-        every = [packed(inner, v, data, y, query.coords) for v, (inner, y) in zip(query.x, at, strict=True)]
-        hessian = np.stack([rounded_hessian(site.guard.policy, loss, np.asarray(each)) for each in every])
+        W, single, policy = query.coords, query.single, message.site.guard.policy
+        every = [
+            _profile_hessian(inner, v, data, y, W)
+            if objective.profile
+            else inner.packed_hessian(v, data.A, y, data.q, W, single)
+            for v, (inner, y) in zip(query.x, at, strict=True)
+        ]
+        hessian = np.stack([rounded_hessian(policy, loss, np.asarray(each)) for each in every])
     if query.dual is not None:
         models = zip(x, at, query.dual, strict=True)
         conjugate = np.array([_conjugate(query, data, v, inner, *point) for v, inner, point in models])
     return query.Reply(value, gradient, terms, hessian, conjugate)
-
-
-def _packed_hessian(loss: Any, x: np.ndarray, data: LocalDataset, y: np.ndarray, W: np.ndarray) -> np.ndarray:
-    return loss.packed_hessian(x, data.A, y, data.q, W)
 
 
 def _profile_hessian(loss: Any, x: np.ndarray, data: LocalDataset, y: np.ndarray, W: np.ndarray) -> np.ndarray:
@@ -141,13 +187,14 @@ def _conjugate(
     return float(data.q @ loss.conjugate(stretch * theta, data.y))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _held_out(query: HeldOut, site: Site) -> HeldOut.Reply:
-    data, weights = site.rows.dataset(query.objective), site.rows.weights_of(query.subset)
-    q = weights / (weights.sum() or 1.0)
-    if query.objective.profile:
-        return query.Reply(float(weights.sum()), _held_out_profile(query, site, data, q))
-    loss = np.array([q @ np.asarray(query.objective.loss.values(v, data.A, data.y)) for v in query.x])
-    return query.Reply(float(weights.sum()), loss)
+def _held_out(query: HeldOut, message: Answers) -> HeldOut.Reply:
+    rows, objective = message.site.rows, query.objective
+    data, weights = message.dataset(objective), rows.weights_of(query.subset)
+    total = float(weights.sum())
+    q = data.in_order(weights / (total or 1.0))
+    if objective.profile:
+        return query.Reply(total, _held_out_profile(query, message.site, data, q))
+    return query.Reply(total, objective.loss.held_out(np.asarray(query.x, data.A.dtype), data.A, data.y, q))
 
 
 def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndarray) -> np.ndarray:
@@ -167,14 +214,14 @@ def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndar
     return np.array(found)
 
 
-ANSWERS: dict[type[Query], Callable[..., object]] = {
-    Describe: _described,
-    Moments: _moments,
+ANSWERS: dict[type[Query], Callable[[Any, Answers], object]] = {
+    Describe: lambda query, message: _described(query, message.site),
+    Moments: lambda query, message: _moments(query, message.site),
     Lipschitz: _lipschitz,
     Evaluate: _evaluated,
     HeldOut: _held_out,
-    Score: score,
-    LocalUpdate: lambda query, site: site.memory.take_part(query),
-    FinishRound: lambda query, site: site.memory.finish_round(query),
-    Tabulate: tabulated,
+    Score: lambda query, message: score(query, message.site),
+    LocalUpdate: lambda query, message: message.site.memory.take_part(query),
+    FinishRound: lambda query, message: message.site.memory.finish_round(query),
+    Tabulate: lambda query, message: tabulated(query, message.site),
 }

@@ -41,7 +41,6 @@ from compfed.losses import (
     Huber,
     Logistic,
     Loss,
-    MultiSquared,
     OneOutput,
     SmoothedQuantile,
     Softmax,
@@ -276,7 +275,7 @@ class Admitted(NamedTuple):
     @property
     def is_quadratic(self) -> bool:
         """Whether second derivatives are the same at every model."""
-        return isinstance(self.loss, (Squared, MultiSquared))
+        return getattr(self.loss, "quadratic", False)
 
 
 def _admitted(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) -> Admitted:
@@ -405,7 +404,7 @@ def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndar
     are in their span: a default cross-validation over four sites would show some rows. Second derivatives that are the same at
     every model say nothing more the second time, and are not rounded.
     """
-    if policy is None or policy.max_hessian_share == np.inf or isinstance(unwrapped(loss), (Squared, MultiSquared)):
+    if policy is None or policy.max_hessian_share == np.inf or getattr(loss, "quadratic", False):
         return packed
     w = (int(np.sqrt(8 * packed.size + 1)) - 1) // 2
     size = np.sqrt(np.abs(np.diag(symmetric_matrix(packed, w))))

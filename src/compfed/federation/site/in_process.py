@@ -9,23 +9,28 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from compfed._utils.threads import available_cores, cores, map_in_order
 from compfed.data import Sites
 from compfed.data.encoding import numeric_schema
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
 from compfed.federation.adding import Exactly, InDoubles
 from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.queries import Evaluate, HeldOut
 from compfed.federation.query import Weighted
 from compfed.federation.server.exchange import Carried, MessageExchange
 from compfed.federation.server.program import Request, Summed
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.rows import FileTable, Rows, room_for
 from compfed.federation.site.site import Site
+from compfed.losses.base import LinearModel
 from compfed.schema import Schema
 
 
 class InProcess:
-    """Sites in this process, asked one after another.
+    """Sites in this process, asked one after another, or side by side where that is faster.
 
     Parameters
     ----------
@@ -86,12 +91,27 @@ class InProcess:
 
     def _carry(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Carried:
         agreement, adder = self.messages.agreement, self.messages.adder
-        parts = {}
-        for i, asked in messages.items():
-            site = self.sites[i]
+
+        def answer(i: int) -> object:
+            site, asked = self.sites[i], messages[i]
             site.guard.join(agreement)
-            parts[i] = adder.encode(asked, site.contributions(asked, agreement), agreement)
-        return Carried(parts)
+            return adder.encode(asked, site.contributions(asked, agreement), agreement)
+
+        side_by_side = sum(_work(self.sites[i], asked) for i, asked in messages.items()) > WORTH_A_THREAD
+        with cores(available_cores() if side_by_side else 1):
+            return Carried(dict(zip(messages, map_in_order(answer, list(messages)), strict=True)))
+
+
+WORTH_A_THREAD = 2e7  # multiplications in a message
+
+
+def _work(site: Site, asked: Sequence[Weighted]) -> float:
+    """Multiplications that evaluations take at a site; 0 if a query needs more than NumPy, whose settings are a thread's own."""
+    queries = [weighted.query for weighted in asked]
+    evaluations = [query for query in queries if isinstance(query, (Evaluate, HeldOut))]
+    if len(evaluations) < len(queries) or not all(isinstance(q.objective.loss, LinearModel) for q in evaluations):
+        return -np.inf
+    return float(sum(query.x.size for query in evaluations)) * len(site.rows.labels)
 
 
 def _listed(sites: Any, policy: DisclosurePolicy | None) -> list[Site]:

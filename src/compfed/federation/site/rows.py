@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -15,13 +15,13 @@ from scipy.sparse import issparse
 from compfed._utils.validation import check_magnitudes, check_sample_weight, check_unmasked
 from compfed.data.raw_table import RawColumn, RawTable, used_columns
 from compfed.errors import InputError
-from compfed.federation.codec import digest
+from compfed.federation.codec import IN_THIS_PROCESS, digest
 from compfed.federation.enrolment import LABEL
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import WithOffset
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.schema import Schema
-from compfed.splits import RowSubset, deal_buckets
+from compfed.splits import Fold, RowSubset, deal_buckets
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
@@ -56,6 +56,22 @@ class FileTable:
     def proposed(self) -> Schema | None:
         """The schema, or what stands for it until the sites agree on one."""
         return self.proposal if self.schema is None else self.schema
+
+
+@dataclass(frozen=True)
+class FoldOrder:
+    """The order of rows by fold: sums over the rows of some folds then leave out whole blocks."""
+
+    folds: int
+    seed: int
+    by_class: bool
+    split: Fold = field(compare=False)
+
+    @classmethod
+    def of(cls, subsets: Iterable[RowSubset | None]) -> FoldOrder | None:
+        """That of the first fold among the subsets of a message; None without one."""
+        fold = next((subset for subset in subsets if isinstance(subset, Fold)), None)
+        return None if fold is None else cls(fold.folds, fold.seed, fold.by_class, fold)
 
 
 class Dealing(NamedTuple):
@@ -122,8 +138,9 @@ class Rows:
             raise InputError(f"site {name!r}: the table has {file.raw.rows} rows, and there are {len(labels)} labels.")
         self.dealing: Dealing | None = None  # of a site with a policy
         self.sorted_columns: dict[str, np.ndarray] = {}  # for `Tabulate`
-        self._digests: WeakKeyDictionary[ObjectiveSpec, str] = WeakKeyDictionary()
-        self._views: OrderedDict[str, LocalDataset] = OrderedDict()
+        self._names: WeakKeyDictionary[ObjectiveSpec, str] = WeakKeyDictionary()
+        self._weights: WeakKeyDictionary[RowSubset, np.ndarray] = WeakKeyDictionary()
+        self._views: OrderedDict[tuple[str, FoldOrder | None], LocalDataset] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
 
     @classmethod
@@ -187,24 +204,39 @@ class Rows:
 
     def weights_of(self, subset: RowSubset | None) -> np.ndarray:
         """The weight of each row in a subset; 0 outside of it."""
-        return self.weights if subset is None else np.where(subset.mask(self), self.weights, 0.0)
+        if subset is None:
+            return self.weights
+        if subset not in self._weights:  # a cross-validation asks in every message
+            self._weights[subset] = np.where(subset.mask(self), self.weights, 0.0)
+        return self._weights[subset]
 
     def shares_of(self, subset: RowSubset | None) -> np.ndarray:
         """q_l: the share of each row. A subset without rows here has those of all rows: such a site has no weight in the sum."""
-        weights = self.weights if subset is None else self.weights_of(subset)
+        weights = self.weights_of(subset)
         weights = weights if weights.any() else self.weights
         return weights / weights.sum()
 
     # --- as an objective sees them ---
 
-    def dataset(self, objective: ObjectiveSpec) -> LocalDataset:
-        """The rows, scaled and encoded as an objective asks."""
-        name = self._digests.get(objective)
-        if name is None:
-            name = self._digests[objective] = digest(objective)
-        return kept(self._views, name, OBJECTIVES_KEPT, lambda: self._seen(objective))
+    def dataset(self, objective: ObjectiveSpec, order: FoldOrder | None = None) -> LocalDataset:
+        """The rows, scaled and encoded as an objective asks, in their own order or by fold.
 
-    def _seen(self, objective: ObjectiveSpec) -> LocalDataset:
+        Objectives that differ in their subset share one copy of the rows.
+        """
+        key = self.view_name(objective), order
+        seen = kept(self._views, key, OBJECTIVES_KEPT, lambda: self._seen(objective, order))
+        q = self.shares_of(objective.subset).astype(seen.A.dtype)
+        return seen._replace(q=q if seen.order is None else q[seen.order])
+
+    def view_name(self, objective: ObjectiveSpec) -> str:
+        """What two objectives share that differ in their subset alone."""
+        if objective not in self._names:
+            name = digest(objective)
+            shared = name if name.startswith(IN_THIS_PROCESS) else digest(replace(objective, subset=None))
+            self._names[objective] = shared
+        return self._names[objective]
+
+    def _seen(self, objective: ObjectiveSpec, order: FoldOrder | None) -> LocalDataset:
         dtype = np.dtype(objective.dtype)
         A = self.whole() if objective.scaling is None else self.features
         A = A if objective.columns is None else A[:, objective.columns]
@@ -220,8 +252,13 @@ class Rows:
             raise InputError(f"site {self.name!r}: {error}") from None
         start = np.asarray(getattr(objective.loss, "start", np.zeros(objective.loss.size(A.shape[1]))), dtype)
         A = A.astype(dtype, copy=False)
-        row_norms = A.row_norms() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
-        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, row_norms)
+        if isinstance(A, SparseRows):
+            return LocalDataset(A, y.astype(dtype), np.empty(0), start, A.row_norms())
+        places = None if order is None else np.argsort(order.split.assign_folds(self), kind="stable")
+        if places is not None:
+            A, y = A[places], y[places]
+        row_norms = np.sqrt(np.einsum("ij,ij->i", A, A))
+        return LocalDataset(A, y.astype(dtype), np.empty(0), start, row_norms, places)
 
     def whole(self) -> np.ndarray:
         """The rows as a dense array, if that fits into memory."""
@@ -329,7 +366,7 @@ def is_whole(labels: np.ndarray) -> bool:
     return labels.dtype.kind != "f" or bool((labels == np.rint(labels)).all())
 
 
-def kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:
+def kept(table: OrderedDict[Any, Any], key: Hashable, most: int, make: Callable[[], Any]) -> Any:
     """The entry of a table of the last ones, made if it is not there."""
     if key not in table:
         table[key] = make()

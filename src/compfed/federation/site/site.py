@@ -13,7 +13,7 @@ from compfed.federation.accounting import payload
 from compfed.federation.enrolment import Agreement, Enrolment, magnitude_bits
 from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.query import FieldValues, Query, Refusal, Replies, SiteRefusal, Weighted
-from compfed.federation.site.answers import answer
+from compfed.federation.site.answers import Answers
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.guard import Guard
 from compfed.federation.site.memory import ClientMemory
@@ -67,13 +67,15 @@ class Site:
 
     def reply(self, queries: Sequence[Query]) -> Replies:
         """The replies to one message. A refusal is a reply too; it does not affect the other queries."""
-        replies, size, limits = list[object](), 0, self.guard.limits
-        for query in queries:
+        refusals = [self._refusal(query) for query in queries]
+        admitted = [query for query, refused in zip(queries, refusals, strict=True) if refused is None]
+        replies, size, limits, message = list[object](), 0, self.guard.limits, Answers(admitted, self)
+        for query, refused in zip(queries, refusals, strict=True):
             if limits is not None and size > limits.max_reply_bytes:
                 most = f"at most {limits.max_reply_bytes} bytes (max_reply_bytes)"
                 replies.append(Refusal(f"site {self.name!r}: the reply to one message has {most}."))
                 continue
-            replies.append(self._answered(query))
+            replies.append(self._answered(query, message) if refused is None else refused)
             size += payload(replies[-1], set()) if limits is not None else 0
         self.rows.make_room()
         return tuple(replies)
@@ -135,11 +137,18 @@ class Site:
         return classes.astype(str) if classes.dtype.kind == "O" else classes, ""
 
     @ignore_overflow
-    def _answered(self, query: Query) -> object:
+    def _refusal(self, query: Query) -> Refusal | None:
         try:
             reason = self.guard.reason(query)
-            if reason is not None:
-                return Refusal(printable(f"site {self.name!r} refuses {type(query).__name__}: {reason}.", MAX_REASON))
-            return answer(query, self)
+        except InputError as problem:  # the query does not fit the rows of this site
+            return Refusal(printable(str(problem), MAX_REASON))
+        if reason is None:
+            return None
+        return Refusal(printable(f"site {self.name!r} refuses {type(query).__name__}: {reason}.", MAX_REASON))
+
+    @ignore_overflow
+    def _answered(self, query: Query, message: Answers) -> object:
+        try:
+            return message.answer(query)
         except InputError as problem:  # the query does not fit the rows of this site
             return Refusal(printable(str(problem), MAX_REASON))
