@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMPILED_FROM = 1_000_000  # characters: fewer are read before pyarrow is imported
 BLOCK = 1 << 22  # bytes that pyarrow cuts at once; no line may be longer
 WHITESPACE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())  # as str.strip has it
+POINTS = bytes.maketrans(b",.", b".,")
 
 
 class CompiledCells(Sequence[str]):
@@ -52,40 +53,43 @@ class CompiledCells(Sequence[str]):
         codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
         return encoded.chunk(0).dictionary.to_pylist(), codes
 
-    def numbers(self, blanks: Collection[str], decimal: str, blank_numbers: bool) -> np.ndarray | None:
+    def first(self, number: int) -> list[str]:
+        """The first cells."""
+        return self._cells.slice(0, number).to_pylist()  # pyright: ignore[reportReturnType]
+
+    def numbers(self, decimal: str, blanks: Collection[str] = ()) -> np.ndarray | None:
         """All cells as floats, blank ones as NaN; None where one is not a number, or has to be looked at.
 
         What pyarrow reads as a number is one to Python too, with the same float, but for "nan(...)". Infinite numbers and those of
-        2**53 or more have to be looked at. `blank_numbers` says that a blank cell may read as a number, such as -999.
+        2**53 or more have to be looked at.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = None if blank_numbers else _cast(self._cells, decimal)
-        if found is None:
-            cells = pc.utf8_trim(self._cells, WHITESPACE)
+        cells: Any = self._cells
+        if blanks:
+            cells = pc.utf8_trim(cells, WHITESPACE)
             blank = pc.is_in(cells, value_set=pa.array(sorted(blanks), pa.string()))
-            found = _cast(pc.if_else(blank, pa.scalar(None, pa.string()), cells), decimal)
-        if found is None:
+            cells = pc.if_else(blank, pa.scalar(None, pa.string()), cells)
+        try:
+            found = [chunk.cast(pa.float64()) for chunk in (cells.chunks if decimal == "." else _with_points(cells))]
+        except pa.ArrowInvalid:
             return None
-        values = np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in found.chunks])
-        nan_words = np.count_nonzero(np.isnan(values)) > found.null_count
+        values = np.concatenate([chunk.to_numpy(zero_copy_only=False) for chunk in found])
+        nan_words = np.count_nonzero(np.isnan(values)) > cells.null_count
         return None if nan_words or np.fmax.reduce(np.abs(values), initial=0.0) >= 2.0**53 else values
 
 
-def _cast(cells: Any, decimal: str) -> pa.ChunkedArray | None:
-    """Cells as floats; None where one is not a number without spaces around it."""
+def _with_points(cells: pa.ChunkedArray) -> Iterator[pa.StringArray]:
+    """Cells with a decimal comma as cells with a decimal point; those with a point become what is no number."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if decimal == ",":
-        if pc.any(pc.match_substring(cells, ".")).as_py():
-            return None
-        cells = pc.replace_substring(cells, ",", ".")
-    try:
-        return cells.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return None
+    for chunk in cells.chunks:
+        missing, ends, text = chunk.buffers()
+        plain = text.to_pybytes().translate(POINTS) if text is not None else b""
+        yield pa.StringArray.from_buffers(
+            len(chunk), ends, pa.py_buffer(plain), missing, chunk.null_count, chunk.offset
+        )
 
 
 def split_compiled(content: str, sep: str) -> tuple[np.ndarray, list[str], list[CompiledCells]] | None:

@@ -43,6 +43,7 @@ POINT_NUMBER = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 TRUTHS = frozenset({"True", "False", "TRUE", "FALSE", "true", "false"})
 LONG_INTEGER = re.compile(r"[+-]?\d{16,}")
+FIRST_CELLS = 20  # that tell most columns of words from numbers
 MANY_CELLS = 1000  # from which reading them in bulk is worth its start
 
 
@@ -343,7 +344,7 @@ def _decimal(path: Path, content: str, sep: str, columns: Sequence[Sequence[str]
 def _column(cells: Sequence[str], blanks: frozenset[str], decimal: str, text: bool) -> RawColumn:
     """A column of numbers if all cells are numbers or missing, otherwise of words."""
     if isinstance(cells, CompiledCells):
-        numbers = None if text else cells.numbers(blanks, decimal, not blanks <= NO_NUMBERS)
+        numbers = None if text else _compiled_numbers(cells, blanks, decimal)
         if numbers is not None:
             return RawColumn(numbers)
         distinct, codes = cells.distinct()
@@ -364,6 +365,16 @@ def _column(cells: Sequence[str], blanks: frozenset[str], decimal: str, text: bo
     words = words_array(cells)
     words[missing] = None
     return RawColumn(words)
+
+
+def _compiled_numbers(cells: CompiledCells, blanks: frozenset[str], decimal: str) -> np.ndarray | None:
+    """A column as floats, NaN for a missing value; None where it is one of words, or its cells have to be looked at."""
+    first = list(map(str.strip, cells.first(FIRST_CELLS)))
+    present = [cell for cell in first if cell not in blanks]
+    if not all(_is_number(cell, decimal) for cell in present):
+        return None
+    found = cells.numbers(decimal) if len(present) == len(first) and blanks <= NO_NUMBERS else None
+    return cells.numbers(decimal, blanks) if found is None else found
 
 
 def as_numbers(cells: Sequence[str], decimal: str = ".") -> np.ndarray | None:
@@ -424,12 +435,12 @@ def _plain_decimals(text: str, rows: int) -> np.ndarray | None:
         return None
 
 
-def _is_number(cell: str) -> bool:
+def _is_number(cell: str, decimal: str = ".") -> bool:
     """Whether one cell, without spaces around it, is a number to `as_numbers`."""
-    if not cell or "_" in cell or not cell.isascii():
+    if not cell or "_" in cell or not cell.isascii() or (decimal == "," and "." in cell):
         return False
     try:
-        value = float(cell)
+        value = float(cell.replace(",", ".") if decimal == "," else cell)
     except ValueError:
         return cell in TRUTHS
     return value == value and not _is_inexact(cell, value)
