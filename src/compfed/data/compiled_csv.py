@@ -22,6 +22,13 @@ WHITESPACE = "".join(character for character in map(chr, range(0x3001)) if chara
 POINTS = bytes.maketrans(b",.", b".,")
 
 
+def _compute() -> Any:
+    """pyarrow's functions of columns, which it makes when it is imported, so that a checker of types does not know them."""
+    import pyarrow.compute
+
+    return pyarrow.compute
+
+
 class CompiledCells(Sequence[str]):
     """The cells of one column. A list of them is made once one is looked at."""
 
@@ -43,7 +50,7 @@ class CompiledCells(Sequence[str]):
 
     def containing(self, mark: str) -> list[str]:
         """The cells that contain a mark, in their order."""
-        import pyarrow.compute as pc
+        pc = _compute()
 
         return self._cells.filter(pc.match_substring(self._cells, mark)).to_pylist()  # pyright: ignore[reportReturnType]
 
@@ -64,7 +71,8 @@ class CompiledCells(Sequence[str]):
         2**53 or more have to be looked at.
         """
         import pyarrow as pa
-        import pyarrow.compute as pc
+
+        pc = _compute()
 
         cells: Any = self._cells
         if blanks:
@@ -144,7 +152,7 @@ def _is_cut_alike(table: pa.Table) -> bool:
     A quote that is open at the end of a block closes there for pyarrow, with the end of the line in its cell, which is the last of a row.
     The csv module refuses long cells.
     """
-    import pyarrow.compute as pc
+    pc = _compute()
 
     if pc.any(pc.match_substring(table.column(table.num_columns - 1), "\n")).as_py():
         return False
@@ -155,7 +163,8 @@ def _is_cut_alike(table: pa.Table) -> bool:
 def _blank_rows(table: pa.Table) -> np.ndarray:
     """The rows that hold nothing but whitespace."""
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    pc = _compute()
 
     rows = np.arange(table.num_rows)
     for column in table.columns:

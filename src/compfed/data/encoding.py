@@ -203,9 +203,11 @@ def codes_of(words: np.ndarray, levels: Sequence[object]) -> np.ndarray:
     place = {name: k for k, name in enumerate(names)}
     by_value = {found: k for name, k in reversed(place.items()) if (found := _value(name)) is not None}
     listed = words.tolist()
-    for word in set(listed).difference(place):
-        place[word] = -1 if word is None or (found := _value(word)) is None else by_value.get(found, -1)
-    return np.fromiter(map(place.__getitem__, listed), int, len(listed))
+    codes: dict[str | None, int] = {None: -1, **place}
+    for word in set(listed).difference(codes):
+        found = _value(word)
+        codes[word] = -1 if found is None else by_value.get(found, -1)
+    return np.fromiter(map(codes.__getitem__, listed), int, len(listed))
 
 
 def _value(word: str) -> float | None:
