@@ -131,7 +131,9 @@ def as_compiled(cells: list[str]) -> CompiledCells:
 @example([" 1", "\u00a02 ", " NA"], MISSING, ".")
 @example(["True", "False", ""], MISSING, ".")
 @example(["inf", ""], MISSING, ".")
-def test_columns_are_those_of_the_cells_one_by_one(cells, missing, decimal):
+@pytest.mark.parametrize("before", [0, table_files.FIRST_CELLS])
+def test_columns_are_those_of_the_cells_one_by_one(before, cells, missing, decimal):
+    cells = ["7"] * before + cells  # the first cells are looked at before the others
     blanks = table_files.check_reading(missing, None, None, None)
     found = table_files._column(as_compiled(cells), blanks, decimal, False)
     by_hand = table_files._column(cells, blanks, decimal, False)
@@ -139,6 +141,7 @@ def test_columns_are_those_of_the_cells_one_by_one(cells, missing, decimal):
     np.testing.assert_array_equal(found.values, by_hand.values)
     numbers = as_compiled(cells).numbers(decimal, blanks)
     if numbers is not None:  # every cell to the last bit as Python reads it
+        assert decimal == "." or not any("." in cell for cell in cells if cell.strip() not in blanks)
         for cell, value in zip(cells, numbers, strict=True):
             assert (
                 np.isnan(value)
@@ -152,6 +155,7 @@ def test_columns_are_those_of_the_cells_one_by_one(cells, missing, decimal):
 @pytest.mark.parametrize("cells", [["1", "-2.5", "1e-05"], ["1", "", "NA"], [" 1", "2 "]])
 def test_usual_numbers_are_read_by_pyarrow(cells):
     expected = [float(cell) if cell.strip(" NA") else np.nan for cell in cells]
-    np.testing.assert_array_equal(as_compiled(cells).numbers(".", {"", "NA"}), expected)
+    blanks = frozenset({"", "NA"})
+    np.testing.assert_array_equal(table_files._compiled_numbers(as_compiled(cells), blanks, "."), expected)
     commas = as_compiled([cell.replace(".", ",") for cell in cells])
-    np.testing.assert_array_equal(commas.numbers(",", {"", "NA"}), expected)
+    np.testing.assert_array_equal(table_files._compiled_numbers(commas, blanks, ","), expected)

@@ -480,12 +480,17 @@ def test_numbers_read_in_bulk_are_those_that_python_reads(cells):
         np.testing.assert_array_equal(found, [float(cell) for cell in cells])  # to the last bit, but for -0.0
 
 
-@given(st.one_of(st.text("0123456789.-+e_nafi", min_size=1, max_size=20), st.sampled_from(["True", "false", "\u0663"])))
-@example("nan")
-@example("9007199254740993")
-@example("TRUE")
-def test_a_cell_is_a_number_where_a_column_of_it_is(cell):
-    assert table_files._is_number(cell) == (table_files.as_numbers([cell]) is not None)
+@given(
+    st.one_of(st.text("0123456789.,-+e_nafi", min_size=1, max_size=20), st.sampled_from(["True", "false", "\u0663"])),
+    st.sampled_from([".", ","]),
+)
+@example("nan", ".")
+@example("9007199254740993", ".")
+@example("TRUE", ".")
+@example("1.5", ",")
+@example("1,5", ",")
+def test_a_cell_is_a_number_where_a_column_of_it_is(cell, decimal):
+    assert table_files._is_number(cell, decimal) == (table_files.as_numbers([cell], decimal) is not None)
 
 
 def test_usual_numbers_are_read_in_bulk():

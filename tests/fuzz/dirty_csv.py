@@ -77,7 +77,10 @@ def dirty_file(seed: int | str) -> DirtyFile:
         kinds = [r.choice(["comma", "comma or whole", "code", "level"]) for _ in kinds]
     names = [f"c{j}" for j in range(width)] if often(0.6) else [r.choice(NAMES) for _ in range(width)]
     dirt = r.choice([0.0, 0.0, 0.02, 0.2])
-    table = [[_cell(r, kind, dirt) for kind in kinds] for _ in range(rows)]
+    calm = 0
+    if often(0.15):  # a clean beginning, and dirt behind it
+        rows, calm, dirt = 40, 30, 0.3
+    table = [[_cell(r, kind, dirt * (i >= calm)) for kind in kinds] for i in range(rows)]
     if often(0.1):  # row numbers
         names[0], table = r.choice(["", "Unnamed: 0", " "]), [[str(i), *line[1:]] for i, line in enumerate(table)]
     sep = r.choice([",", ",", ",", ";", ";", "\t", "|"]) if often(0.95) else r.choice([" ", "§", ":", "x"])
