@@ -7,7 +7,7 @@
 #   make test-flower-versions  the module that imports Flower, with every version of Flower that is allowed
 #   make bench       how fast, against other engines and the machine's limit: docs/howto/performance.md (BENCH=--quick: a trial)
 #   make bench-federation  seconds a round over a network, in turns with an empty app of Flower: 10 minutes
-#   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
+#   make fuzz        2,000 cases of anything at all, each refused clearly or right, and 2,000 dirty CSV files (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make docs        the documentation site, into build/docs: runs the examples, needs no network (docs-quick: without the examples)
 #   make wheel       build dist/, install it in a new environment and run the README's example there
 #   make test-all    the same with every combination of engines and every check of scikit-learn

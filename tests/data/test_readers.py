@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,21 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
 import compfed as cf
-from compfed.data import from_csv, from_files, from_svmlight, table_files
+from compfed.data import compiled_csv, from_csv, from_files, from_svmlight, table_files
 from compfed.data.table_files import read_table
 from compfed.data.table_problems import Problems
 from compfed.errors import MissingExtra
 from compfed.schema import Label, NumericColumn
+
+
+@pytest.fixture(autouse=True, scope="module", params=["without pyarrow", "with pyarrow"])
+def tokenizer(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test reads its files both ways: as where pyarrow is not installed, and as large files are read where it is."""
+    if request.param == "with pyarrow":
+        pytest.importorskip("pyarrow", reason="one of the two ways needs pyarrow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_csv, "COMPILED_FROM", 0 if request.param == "with pyarrow" else math.inf)
+        yield
 
 
 def frame(rows: int, seed: int) -> pd.DataFrame:
@@ -466,6 +478,19 @@ def test_numbers_read_in_bulk_are_those_that_python_reads(cells):
     found = table_files._plain_decimals("\n".join(("", *cells, "")), len(cells))
     if found is not None:  # None: the cells are read one by one
         np.testing.assert_array_equal(found, [float(cell) for cell in cells])  # to the last bit, but for -0.0
+
+
+@given(
+    st.one_of(st.text("0123456789.,-+e_nafi", min_size=1, max_size=20), st.sampled_from(["True", "false", "\u0663"])),
+    st.sampled_from([".", ","]),
+)
+@example("nan", ".")
+@example("9007199254740993", ".")
+@example("TRUE", ".")
+@example("1.5", ",")
+@example("1,5", ",")
+def test_a_cell_is_a_number_where_a_column_of_it_is(cell, decimal):
+    assert table_files._is_number(cell, decimal) == (table_files.as_numbers([cell], decimal) is not None)
 
 
 def test_usual_numbers_are_read_in_bulk():

@@ -202,10 +202,12 @@ def codes_of(words: np.ndarray, levels: Sequence[object]) -> np.ndarray:
     names = [level if isinstance(level, str) else number_text(float(level)) for level in levels]  # pyright: ignore[reportArgumentType]
     place = {name: k for k, name in enumerate(names)}
     by_value = {found: k for name, k in reversed(place.items()) if (found := _value(name)) is not None}
-    for word in set(words.tolist()) - {None}:
-        if word not in place and (found := _value(word)) is not None and found in by_value:
-            place[word] = by_value[found]
-    return np.array([place.get(word, -1) for word in words], int)
+    listed = words.tolist()
+    codes: dict[str | None, int] = {None: -1, **place}
+    for word in set(listed).difference(codes):
+        found = _value(word)
+        codes[word] = -1 if found is None else by_value.get(found, -1)
+    return np.fromiter(map(codes.__getitem__, listed), int, len(listed))
 
 
 def _value(word: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ class RawColumn:
     def is_numeric(self) -> bool:
         return self.values.dtype.kind == "f"
 
-    @property
+    @cached_property
     def missing(self) -> np.ndarray:
         """Which rows have no value."""
         if self.is_numeric:

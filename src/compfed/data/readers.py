@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compfed._utils.arrays import group_rows
+from compfed._utils.arrays import group_rows, set_readonly
 from compfed._utils.text import join_names, shapes_shown
 from compfed._utils.validation import check_choice, check_dense_size, check_int
 from compfed.data.columns import check_roles
@@ -244,9 +244,8 @@ def sites_of_parts(
     """The sites of encoded tables, one for each."""
     weights: Any = None if encoded[0].weights is None else [part.weights for part in encoded]
     labels: Any = [part.y for part in encoded]
-    made = from_arrays(
-        [part.A for part in encoded], labels, names, source, sample_weight=weights, columns=encoded[0].columns
-    )
+    features = [set_readonly(part.A) for part in encoded]  # so that they are not copied
+    made = from_arrays(features, labels, names, source, sample_weight=weights, columns=encoded[0].columns)
     offsets: Any = None if encoded[0].offset is None else tuple(part.offset for part in encoded)
     return replace(made, schema=schema, raw=tuple(tables), offsets=offsets)
 

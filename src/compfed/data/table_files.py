@@ -21,6 +21,7 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed._utils.validation import is_missing
 from compfed.data.columns import check_column_names, is_numeric
+from compfed.data.compiled_csv import WHITESPACE, CompiledCells, split_compiled
 from compfed.data.raw_table import RawColumn, RawTable, words_array
 from compfed.data.table_problems import Problems, quoted
 from compfed.errors import InputError, MissingExtra
@@ -42,8 +43,8 @@ POINT_NUMBER = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 TRUTHS = frozenset({"True", "False", "TRUE", "FALSE", "true", "false"})
 LONG_INTEGER = re.compile(r"[+-]?\d{16,}")
+FIRST_CELLS = 20  # that tell most columns of words from numbers
 MANY_CELLS = 1000  # from which reading them in bulk is worth its start
-WHITESPACE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())  # as str.strip has it
 
 
 # what may follow what in a column of numbers: kinds are digits, ".", "-", "+", "e" and the end of a line
@@ -161,7 +162,9 @@ def _read_csv(
     content, problems = _decoded(path, encoding), Problems()
     try:
         sep = sep or _separator(content)
-        lines, header, columns = _split_plain(content, sep) or _split_quoted(path, content, sep, problems)
+        lines, header, columns = (
+            split_compiled(content, sep) or _split_plain(content, sep) or _split_quoted(path, content, sep, problems)
+        )
     except csv.Error as problem:
         raise InputError(f"{path.name} cannot be read as CSV: {problem}. Is a quote not closed?") from None
     names = [name.strip() for name in header]
@@ -319,17 +322,18 @@ def _decimal(path: Path, content: str, sep: str, columns: Sequence[Sequence[str]
     if sep == "," or "," not in content:
         return "."
 
-    def numbers(pattern: re.Pattern[str]) -> Iterator[str]:
-        return (cell for column in columns for cell in map(str.strip, column) if pattern.fullmatch(cell))
+    def numbers(pattern: re.Pattern[str], mark: str) -> Iterator[str]:
+        chosen = (column.containing(mark) if isinstance(column, CompiledCells) else column for column in columns)
+        return (cell for column in chosen for cell in map(str.strip, column) if pattern.fullmatch(cell))
 
-    comma = next(numbers(COMMA_NUMBER), None)
+    comma = next(numbers(COMMA_NUMBER, ","), None)
     if comma is None:
         return "."
-    point = next(numbers(POINT_NUMBER), None) if "." in content else None
+    point = next(numbers(POINT_NUMBER, "."), None) if "." in content else None
     if point is not None:
         both = f"{path.name} has numbers with a decimal comma ({comma}) and with a decimal point ({point})"
         raise InputError(f"{both}. Say which it is, decimal=',' or decimal='.', and mend the others.")
-    if all(THOUSANDS.fullmatch(cell) for cell in numbers(COMMA_NUMBER)):
+    if all(THOUSANDS.fullmatch(cell) for cell in numbers(COMMA_NUMBER, ",")):
         raise InputError(
             f"{path.name}: is {comma} a fraction, or has it a comma between thousands? Say decimal=',' for a fraction; "
             "otherwise export the file without such commas."
@@ -339,6 +343,12 @@ def _decimal(path: Path, content: str, sep: str, columns: Sequence[Sequence[str]
 
 def _column(cells: Sequence[str], blanks: frozenset[str], decimal: str, text: bool) -> RawColumn:
     """A column of numbers if all cells are numbers or missing, otherwise of words."""
+    if isinstance(cells, CompiledCells):
+        numbers = None if text else _compiled_numbers(cells, blanks, decimal)
+        if numbers is not None:
+            return RawColumn(numbers)
+        distinct, codes = cells.distinct()
+        return RawColumn(_column(distinct, blanks, decimal, text).values[codes])
     if not text and blanks <= NO_NUMBERS:
         numbers = as_numbers(cells, decimal)  # which needs no look at single cells where none is missing
         if numbers is not None:
@@ -355,6 +365,16 @@ def _column(cells: Sequence[str], blanks: frozenset[str], decimal: str, text: bo
     words = words_array(cells)
     words[missing] = None
     return RawColumn(words)
+
+
+def _compiled_numbers(cells: CompiledCells, blanks: frozenset[str], decimal: str) -> np.ndarray | None:
+    """A column as floats, NaN for a missing value; None where it is one of words, or its cells have to be looked at."""
+    first = list(map(str.strip, cells.first(FIRST_CELLS)))
+    present = [cell for cell in first if cell not in blanks]
+    if not all(_is_number(cell, decimal) for cell in present):
+        return None
+    found = cells.numbers(decimal) if len(present) == len(first) and blanks <= NO_NUMBERS else None
+    return cells.numbers(decimal, blanks) if found is None else found
 
 
 def as_numbers(cells: Sequence[str], decimal: str = ".") -> np.ndarray | None:
@@ -384,11 +404,12 @@ def as_numbers(cells: Sequence[str], decimal: str = ".") -> np.ndarray | None:
     if np.isnan(found).any():  # the word "nan" where it is not one for a missing value
         return None
     large = np.flatnonzero(np.abs(found) >= 2.0**53).tolist()
-    inexact = any(
-        LONG_INTEGER.fullmatch(cells[i].strip()) and np.isfinite(found[i]) and int(found[i]) != int(cells[i])
-        for i in large
-    )
-    return None if inexact else found
+    return None if any(_is_inexact(cells[i], found[i]) for i in large) else found
+
+
+def _is_inexact(cell: str, value: float) -> bool:
+    """Whether a cell is a whole number that a float cannot hold."""
+    return bool(LONG_INTEGER.fullmatch(cell.strip())) and bool(np.isfinite(value)) and int(value) != int(cell)
 
 
 def _plain_decimals(text: str, rows: int) -> np.ndarray | None:
@@ -414,8 +435,15 @@ def _plain_decimals(text: str, rows: int) -> np.ndarray | None:
         return None
 
 
-def _is_number(cell: str) -> bool:
-    return cell != "" and as_numbers([cell]) is not None
+def _is_number(cell: str, decimal: str = ".") -> bool:
+    """Whether one cell, without spaces around it, is a number to `as_numbers`."""
+    if not cell or "_" in cell or not cell.isascii() or (decimal == "," and "." in cell):
+        return False
+    try:
+        value = float(cell.replace(",", ".") if decimal == "," else cell)
+    except ValueError:
+        return cell in TRUTHS
+    return value == value and not _is_inexact(cell, value)
 
 
 # --- Parquet and DataFrames ---
