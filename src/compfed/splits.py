@@ -33,6 +33,7 @@ from compfed._utils.validation import (
 from compfed.errors import InputError
 
 LEAVE_ONE_SITE_OUT = "leave-one-site-out"
+LEAVE_ONE_OUT = "loo"  # approximately, from one path; no split of rows
 CV_REQUIREMENT = (
     f"it must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or what scikit-learn "
     "takes: a splitter (its groups are the sites) or pairs (train, test)."

@@ -13,6 +13,7 @@ from compfed.federation.queries import (
     Evaluate,
     FinishRound,
     HeldOut,
+    LeaveOneOut,
     Lipschitz,
     LocalUpdate,
     Moments,
@@ -29,6 +30,6 @@ from compfed.federation.table_one import TableOne
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Rows", "Score", "Site",
-    "SiteRefusal", "TableOne", "Tabulate", "ask", "for_site", "gather", "run_program",
+    "LeaveOneOut", "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Rows", "Score",
+    "Site", "SiteRefusal", "TableOne", "Tabulate", "ask", "for_site", "gather", "run_program",
 ]  # fmt: skip

@@ -316,6 +316,8 @@ class Selection:
     splits: Sequence[RowSubset]  # held out
     fitted: Fitted
     edge: str  # a sentence, where the best alpha is the smallest or the largest and the loss still falls there
+    errors: np.ndarray | None = None  # (alphas, gammas): standard errors that are not those of the splits
+    note: str = ""  # a sentence, where the choice was made in another way than was asked for
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,7 @@ def cross_validate(
     every = yield from fit.with_common_intercepts(prepared[0], every)
     models = [every[k : k + len(alphas)] for k in range(0, len(every), len(alphas))]
     fitted = yield from fit.certify(prepared[0], float(alphas[chosen]), models[gamma][chosen])
-    edge = _edge(grid, alphas, _mean_losses(paths), best, paths[0].models[0], refused)
+    edge = edge_of_grid(grid, alphas, _mean_losses(paths), best, paths[0].models[0], refused)
     return Selection(alphas, options.gammas, losses, chosen, gamma, best, within, paths, models, splits, fitted, edge)
 
 
@@ -440,7 +442,7 @@ def falls_at_the_end(alphas: np.ndarray, mean: np.ndarray) -> bool:
     return bool(mean[-2] - mean[-1] > STILL_FALLS * min(decades, 1.0) * (mean.max() - mean[-1]))
 
 
-def _edge(
+def edge_of_grid(
     grid: AlphaGrid, alphas: np.ndarray, mean: np.ndarray, best: int, largest: FederatedSolution, refused: str
 ) -> str:
     """What to tell a person about a best alpha at the edge of the grid; "" if there is nothing to tell.

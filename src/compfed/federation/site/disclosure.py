@@ -27,6 +27,7 @@ from compfed.federation.queries import (
     Evaluate,
     FinishRound,
     HeldOut,
+    LeaveOneOut,
     Lipschitz,
     LocalUpdate,
     Moments,
@@ -213,6 +214,13 @@ def _held_out_rule(policy: DisclosurePolicy, query: HeldOut, guard: Guard) -> Ch
     return _check_models(policy, query.objective, query.x, guard, NOTHING)
 
 
+def _left_out_rule(policy: DisclosurePolicy, query: LeaveOneOut, guard: Guard) -> Charge:
+    """As a Hessian on the same columns. That the Hessian has the rows of the site in it is checked in `site.leave_one_out`."""
+    columns = _check_hessian(policy, query, guard)
+    charge = _check_models(policy, query.objective, query.x, guard, NOTHING)
+    return charge._replace(hessian_columns=columns)
+
+
 def _score_rule(policy: DisclosurePolicy, query: Score, guard: Guard) -> Charge:
     """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
     _admitted(policy, query.objective, guard)
@@ -252,6 +260,7 @@ RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
     Lipschitz: _lipschitz_rule,
     Evaluate: _evaluate_rule,
     HeldOut: _held_out_rule,
+    LeaveOneOut: _left_out_rule,
     Score: _score_rule,
     LocalUpdate: _update_rule,
     FinishRound: _finish_rule,
@@ -333,7 +342,7 @@ def _check_dual(query: Evaluate, loss: Loss) -> None:
         raise _Broken("the dual point is one at which the conjugate of a row may be infinite")
 
 
-def _check_hessian(policy: DisclosurePolicy, query: Evaluate, guard: Guard) -> frozenset[int]:
+def _check_hessian(policy: DisclosurePolicy, query: Evaluate | LeaveOneOut, guard: Guard) -> frozenset[int]:
     """The columns of the table whose second derivatives are asked for."""
     if query.coords is None:
         return frozenset()
