@@ -7,15 +7,17 @@ u^T a is near t.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from attacks.by_subsets import fedavg_run, fold, small_folds, update_query
 from attacks.target import Target, distinct, unscaled
 from scipy.special import expit
 
-from compfed.federation import Evaluate, Moments, Refusal, Score
+from compfed.federation import Evaluate, LeaveOneOut, Moments, Refusal, Score
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
-from compfed.losses import Huber, Logistic, Loss, SmoothedQuantile, SquaredHinge
+from compfed.losses import Huber, Logistic, Loss, SmoothedQuantile, Squared, SquaredHinge
+from compfed.losses.base import upper_triangle
 
 Gradients = Callable[[ObjectiveSpec, np.ndarray], np.ndarray]
 
@@ -432,3 +434,46 @@ def smallest_projection(target: Target, objective: ObjectiveSpec, W: np.ndarray,
         finite = np.isfinite(reply.conjugate)
         low, high = np.where(finite, middle, low), np.where(finite, high, middle)
     return low
+
+
+# --- the poles of leave-one-out ---
+
+
+def leverage_vertices(target: Target, vertices: int = 40) -> np.ndarray:
+    """`LeaveOneOut` with a Hessian that is small along one direction u: infinite once some row has a leverage of 1.
+
+    So bisection over how small it is tells max_l u^T a_l, the support function of the rows, whose gradient in u is a row. The
+    intercept is a column of ones: with a large part of u there, no projection is below 0. A refusal is taken for an infinite loss.
+    """
+    scaling, d, h = target.scaling(), target.width, 1e-3
+    objective, found = target.objective(Squared(), scaling), []
+    for k in range(vertices):
+        base = np.append(direction(d, 2000 + k), 20.0)
+        start = least_curvature(target, objective, base, -20.0, 20.0)
+        near = [least_curvature(target, objective, base + h * e, start - 0.05, start + 0.05) for e in np.eye(d, d + 1)]
+        most = np.exp2(0.5 * np.array([start, *near])) * np.linalg.norm(base + h * np.eye(d + 1, k=-1), axis=1)
+        row = (most[1:] - most[0]) / h
+        if abs(row @ base[:d] + 20.0 - most[0]) < 1e-2:  # a vertex has this projection
+            found.append(unscaled(scaling, row))
+        if target.refusals:
+            break  # where a refusal begins depends on a sum over rows: one direction shows it
+    return distinct(found, target, near=1e-3)
+
+
+def least_curvature(target: Target, objective: ObjectiveSpec, u: np.ndarray, low: float, high: float) -> float:
+    """log2 of the curvature along u at which the loss of rows left out becomes finite: max_l (u^T a_l)^2 / |u|^2."""
+    coords, along = np.arange(len(u)), np.outer(u, u) / (u @ u)
+    across, parts = 1e7 * (np.eye(len(u)) - along), 16  # models of one query
+    while high - low > 1e-9:
+        tried = np.linspace(low, high, parts + 2)[1:-1]
+        H = np.array([upper_triangle(2.0**t * along + across) for t in tried])
+        query = LeaveOneOut(objective, np.zeros((parts, len(u))), coords, H)
+        (reply,) = target.ask(query)
+        if isinstance(reply, Refusal):  # of one of them
+            single = [replace(query, x=query.x[:1], hessian=one[None]) for one in H]
+            finite = np.array([not isinstance(one, Refusal) and np.isfinite(one.loss[0]) for one in target.ask(*single)])
+        else:
+            finite = np.isfinite(reply.loss)
+        first = int(np.argmax(finite)) if finite.any() else parts
+        low, high = np.concatenate([[low], tried, [high]])[first : first + 2]
+    return float(high)

@@ -62,6 +62,10 @@ ATTACKS: dict[str, Attack] = {
         "models", "Evaluate.dual is infinite or not: vertices of the hull of the rows", by_models.conjugate_vertices,
         vertices=40,
     ),
+    "poles of leave-one-out": _attack(
+        "models", "LeaveOneOut with a Hessian that is small along u, until a row has a leverage of 1: vertices of the hull",
+        by_models.leverage_vertices, vertices=5,
+    ),
 }  # fmt: skip
 # by ordinary models that the server chooses: no rule about one model, and no budget, stops these
 WITHIN_THE_RULES: dict[str, Attack] = {

@@ -37,6 +37,7 @@ LEAST |= {
     "absolute errors": 3,
     "extreme scores": 1,
     "largest prediction": 1,
+    "poles of leave-one-out": 1,
 }
 both = pytest.mark.parametrize("policy", [None, POLICY], ids=["none", "policy"])
 

@@ -21,6 +21,7 @@ from compfed.federation import (
     Evaluate,
     HeldOut,
     InProcess,
+    LeaveOneOut,
     Lipschitz,
     LocalUpdate,
     Moments,
@@ -157,6 +158,7 @@ REFUSED: dict[str, tuple[str, Any]] = {  # the whole reply
 HIDDEN: dict[str, tuple[str, Any, str]] = {  # one model, with a flag
     "evaluate": ("numbers", Evaluate(SQUARED, X, np.arange(2)), "infinite"),
     "held out": ("numbers", HeldOut(SQUARED, SiteFold(0, held_out=True), X), "infinite"),
+    "left out": ("numbers", LeaveOneOut(SQUARED, X, np.array([4]), np.array([[9e4], [1e5]])), "infinite"),
     "round": ("numbers", LocalUpdate(RUN, 0, 0, {"y": np.zeros(5)}), "not_finite"),
 }
 NOT_SUMS = (

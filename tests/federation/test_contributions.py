@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation.wired import replies, sites_of, table
+from federation.wired import Masked, replies, sites_of, table
 from sklearn.exceptions import ConvergenceWarning
 
 import compfed as cf
@@ -22,6 +22,7 @@ from compfed.federation import (
     Evaluate,
     HeldOut,
     InProcess,
+    LeaveOneOut,
     Lipschitz,
     LocalUpdate,
     Moments,
@@ -44,26 +45,6 @@ from compfed.splits import Fold, Holdout, SiteFold
 
 N = 4
 ROUNDS = 4
-
-
-class Masked(InProcess):
-    """Sites in this process whose words are masked, as over a network."""
-
-    def __init__(self, sites: Any):
-        super().__init__(sites, exact=True)
-        private = [bytes([i + 1]) * 32 for i in range(len(self.sites))]
-        public = [secure_sum.public_key(key) for key in private]
-        self.masks = [secure_sum.Masks.agree(key, public, i, bytes(32)) for i, key in enumerate(private)]
-        self.number, self.words = 0, list[dict[int, np.ndarray]]()
-        self.messages.masked = True
-
-    def _carry(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Carried:
-        self.number += 1
-        plain = super()._carry(messages).parts
-        masked = {i: exact_sum.add(w, self.masks[i].mask(self.number, "q", "s", len(w))) for i, w in plain.items()}
-        assert not any(np.array_equal(plain[i], masked[i]) for i in plain)
-        self.words.append(masked)
-        return Carried(masked)
 
 
 def reordered(sites: list[Site]) -> list[Site]:
@@ -114,6 +95,7 @@ X = np.array([[0.3, -1.0, 0.2, 0.0, 1.0], [0.0, 2.0, 0.0, 1.0, -0.5], [0.0] * 5]
 FAR = np.array([[1e4, 0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.0, 0.0]])  # of Poisson: infinite at some sites, and usual
 FOLD = Fold(1, 3, 7, np.array([0, 12, 27, 45]), by_class=False, held_out=True)
 SMALL = Fold(5, 16, 7, np.array([0, 12, 27, 45]), by_class=False, held_out=True)  # some sites have no row of it
+TRIANGLES = np.array([[900.0, 7.0, -3.0, 500.0, 2.0, 700.0]] * 3) * [[1.0], [2.0], [5.0]]
 QUERIES: dict[str, tuple[str, Any]] = {
     "labels": ("numbers", Describe()),
     "labels of a fold": ("numbers", Describe(subset=FOLD)),
@@ -142,6 +124,12 @@ QUERIES: dict[str, tuple[str, Any]] = {
     "few held out": ("numbers", HeldOut(SQUARED, SMALL, X)),
     "share held out": ("numbers", HeldOut(SQUARED, Holdout(0.3, 1, by_class=False, held_out=True), X)),
     "infinite held out": ("counts", HeldOut(POISSON, FOLD, FAR)),
+    "left out": ("words", LeaveOneOut(LOGISTIC, X, np.array([3, 0, 4]), TRIANGLES)),
+    "left out, sites alike": ("numbers", LeaveOneOut(SQUARED, X, np.array([3, 0, 4]), TRIANGLES, equal_sites=True)),
+    "left out of several outputs": ("two", LeaveOneOut(
+        ObjectiveSpec(cf.losses.MultiSquared(2), SCALING), np.ones((3, 10)), np.array([1, 8, 2]), TRIANGLES
+    )),
+    "infinite left out": ("counts", LeaveOneOut(POISSON, FAR, np.array([2, 4]), np.array([[1e5, 0.0, 1e5], [1e9, 0.0, 1e9]]))),
     "score": ("words", Score(LOGISTIC, X[0], np.array([[-1.0, 0.0, 0.5]]), np.empty(0), np.array([[0.1, 2.0]]), FOLD)),
     "score of numbers": ("numbers", Score(SQUARED, X[1], np.empty((0, 0)), np.ones(1), np.empty((0, 2)))),
     "score of counts": ("counts", Score(POISSON, X[1] / 10, np.empty((0, 0)), np.ones(1), np.empty((0, 2)), SMALL)),

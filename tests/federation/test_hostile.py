@@ -23,6 +23,7 @@ from compfed.federation import (
     Evaluate,
     HeldOut,
     InProcess,
+    LeaveOneOut,
     Lipschitz,
     LocalUpdate,
     Moments,
@@ -55,6 +56,7 @@ NUMBERS: tuple[Any, ...] = (
     Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))),
     Evaluate(OBJECTIVE, X[:1], np.arange(3)),
     HeldOut(OBJECTIVE, Holdout(0.3, 1, by_class=False, held_out=True), X),
+    LeaveOneOut(OBJECTIVE, X, np.array([4, 0]), np.array([[9e4, 1.0, 9e4]] * 2)),
     Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2)), FOLD),
     LocalUpdate(RUN, 0, 0, {"y": np.zeros(D)}),
 )

@@ -20,6 +20,7 @@ from compfed.federation import (
     FinishRound,
     HeldOut,
     InProcess,
+    LeaveOneOut,
     Lipschitz,
     LocalUpdate,
     Moments,
@@ -55,6 +56,7 @@ SCORE = Score(
     ObjectiveSpec(cf.losses.Logistic(), SCALING, np.array(["ill", "well"])), X[0], np.array([[-1.0, 0.0, 1.0]]), np.empty(0),
     np.array([[0.0, 1.0]]),
 )  # fmt: skip
+LEFT_OUT = LeaveOneOut(OBJECTIVE, X, np.array([4, 0]), np.array([[9e4, 1.0, 9e4]] * 2))
 HONEST: dict[str, tuple[Any, str]] = {
     "describe": (Describe(), "numbers"),
     "describe classes": (Describe(classes=True, subset=replace(FOLD, by_class=True)), "words"),
@@ -85,6 +87,8 @@ HONEST: dict[str, tuple[Any, str]] = {
         "words",
     ),
     "held out": (HeldOut(OBJECTIVE, SiteFold(-1, held_out=False), X), "numbers"),
+    "left out": (LEFT_OUT, "numbers"),
+    "left out of an intercept alone": (LeaveOneOut(OBJECTIVE, X, np.empty(0, int), np.empty((2, 0))), "numbers"),
     "score": (SCORE, "words"),
     "score of numbers": (Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2))), "numbers"),
     "round": (ROUND, "numbers"),
@@ -195,6 +199,13 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a listed split": (HeldOut(OBJECTIVE, PredefinedSplit(0, True), X), "number=0 must be"),
     "a site far away": (HeldOut(OBJECTIVE, SiteFold(10**9, True), X), "number=1000000000"),
     "no subset": (HeldOut(OBJECTIVE, None, X), "subset is missing"),  # pyright: ignore[reportArgumentType]
+    "left out with a Hessian of another width": (replace(LEFT_OUT, hessian=np.zeros((2, 6))), r"hessian has shape \(2, 6\); expected \(2, 3\)"),
+    "left out with a Hessian of nan": (replace(LEFT_OUT, hessian=np.full((2, 3), np.nan)), "hessian has numbers that are NaN"),
+    "left out on coordinates beyond": (replace(LEFT_OUT, coords=np.array([4, 5])), "coords must have different whole numbers"),
+    "left out of a fold": (replace(LEFT_OUT, objective=replace(OBJECTIVE, subset=FOLD)), "LeaveOneOut is of all rows"),
+    "left out with a profile": (replace(LEFT_OUT, objective=replace(OBJECTIVE, profile=True)), "without a profile"),
+    "left out with kinks": (replace(LEFT_OUT, objective=replace(OBJECTIVE, loss=cf.losses.Huber())), "Huber is no loss of"),
+    "left out of sites": (replace(LEFT_OUT, equal_sites=3), "equal_sites must be"),
     "a share of all": (Moments(subset=Holdout(1.0, 0, False, True)), "share must be"),
     "a share that is none": (Moments(subset=Holdout(float("nan"), 0, False, True)), "share must be"),
     "thresholds without classes": (replace(SCORE, objective=OBJECTIVE), "edges has shape"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed.federation import InProcess, Query, Rows, Site, exact_sum
+from compfed.federation import InProcess, Query, Rows, Site, exact_sum, secure_sum
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.limits import QueryLimits
 from compfed.federation.query import Weighted
@@ -36,6 +36,26 @@ class Wired(InProcess):
             assert words_fault(words[i], exact_sum.FRAME + sum(w.layout(agreement).words for w in asked)) is None
             self.sent.append((tuple(weighted.query for weighted in asked), down, up))
         return Carried(words)
+
+
+class Masked(InProcess):
+    """Sites in this process whose words are masked, as over a network."""
+
+    def __init__(self, sites: Any):
+        super().__init__(sites, exact=True)
+        private = [bytes([i + 1]) * 32 for i in range(len(self.sites))]
+        public = [secure_sum.public_key(key) for key in private]
+        self.masks = [secure_sum.Masks.agree(key, public, i, bytes(32)) for i, key in enumerate(private)]
+        self.number, self.words = 0, list[dict[int, np.ndarray]]()
+        self.messages.masked = True
+
+    def _carry(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Carried:
+        self.number += 1
+        plain = super()._carry(messages).parts
+        masked = {i: exact_sum.add(w, self.masks[i].mask(self.number, "q", "s", len(w))) for i, w in plain.items()}
+        assert not any(np.array_equal(plain[i], masked[i]) for i in plain)
+        self.words.append(masked)
+        return Carried(masked)
 
 
 Table = Sequence[tuple[Any, np.ndarray]]  # features and labels of each site

@@ -93,7 +93,8 @@ def _add_table(add: Callable[..., object]) -> None:
 def _add_model(add: Callable[..., object]) -> None:
     add("--model", required=True, choices=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
     add("--alpha", default="cv", metavar="cv|NUMBER", help="weight of the penalty (default: by cross-validation)")
-    add("--folds", type=integer, default=5, metavar="K", help="folds of the cross-validation (default: %(default)s)")
+    folds = "folds of the cross-validation, or approximate leave-one-out (default: %(default)s)"
+    add("--folds", type=_folds_or_loo, default=5, metavar="K|loo", help=folds)
     rule = "largest alpha within one standard error of the best (glmnet's lambda.1se)"
     add("--one-standard-error", action="store_true", help=rule)
     add("--l1-ratio", type=float, metavar="R", help="share of the l1 norm in the penalty, 0 to 1")
@@ -103,6 +104,13 @@ def _add_model(add: Callable[..., object]) -> None:
     add("--class-weight", choices=["balanced"], help="let every class count the same (logistic)")
     add("--relax", action="store_true", help="refit the chosen variables without a penalty")
     add("--site-effects", action="store_true", help="an intercept of its own for every site")
+
+
+def _folds_or_loo(text: str) -> int | str:
+    return text if text == "loo" else integer(text)
+
+
+_folds_or_loo.__name__ = integer.__name__  # argparse: invalid whole number value: 'x'
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +195,7 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     chooses = args.alpha == "cv"
     model = getattr(compfed, f"{name}CV" if chooses else name)
     given: JsonObject = {} if chooses else {"alpha": _number(args.alpha, "--alpha")}
-    if args.folds < 2:
+    if args.folds != "loo" and args.folds < 2:
         raise InputError(f"--folds {args.folds} must be at least 2.")
     if chooses:
         given |= {"cv": args.folds, "rule": "one_standard_error" if args.one_standard_error else "best"}
@@ -222,7 +230,8 @@ def _check_evaluation(sites: Sites, args: argparse.Namespace) -> None:
 
 def _folds(args: argparse.Namespace) -> int | str | None:
     """What --evaluate means as the `cv` of `evaluate`; None for the fitted model, or for no evaluation."""
-    return {"cv": args.folds, "rows": None, "none": None}.get(args.evaluate, args.evaluate)
+    folds = 5 if args.folds == "loo" else args.folds
+    return {"cv": folds, "rows": None, "none": None}.get(args.evaluate, args.evaluate)
 
 
 def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> tuple[Evaluation | None, str]:

@@ -16,6 +16,7 @@ from compfed._utils.plain import JsonObject, plain
 from compfed._utils.text import join_names, versions
 from compfed.estimators.base import FederatedModel
 from compfed.federation.queries import LEAVES
+from compfed.splits import LEAVE_ONE_OUT
 
 FORMAT = 1
 MOST_POINTS = 200
@@ -103,10 +104,17 @@ def _cross_validation(model: Any) -> JsonObject | None:
         "best": float(model.alpha_best_),
         "one_standard_error": float(within) if np.isfinite(within) else None,
         "rule": getattr(model, "rule", "best"),
+        "leave_one_out": by_leave_one_out(model),
         "results": plain(getattr(model, "cv_results_", None)),
         "fits": getattr(model, "n_fits_", None),
         "fits_not_converged": getattr(model, "n_fits_not_converged_", None),
     }
+
+
+def by_leave_one_out(model: Any) -> bool:
+    """Whether approximate leave-one-out chose alpha, rather than folds, which may stand in for it."""
+    cv = getattr(model, "cv", None)
+    return isinstance(cv, str) and cv == LEAVE_ONE_OUT and np.shape(model.cv_loss_)[1] == 1
 
 
 def _certificate(model: Any) -> JsonObject | None:

@@ -10,7 +10,7 @@ whether sums were exact, as over a network, or in double precision.
 kind "fit" (`compfed.estimators.export.result_of`)
     place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha,
     path {alphas, coefs (alphas, outputs, features)},
-    cv {alphas, losses (alphas, splits), best, one_standard_error, rule},
+    cv {alphas, losses (alphas, splits), best, one_standard_error, rule, leave_one_out},
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},
     communication {rounds, bytes_up, bytes_down, queries [{query, models, bytes_up, bytes_down, leaves}]},
     trace {column: array}, algorithm, sites, schema (text), provenance, versions,

@@ -205,10 +205,9 @@ def _choice_words(record: Record) -> str:
         "best": "the alpha with the least loss on rows held out",
         "one_standard_error": "the largest alpha whose loss is within one standard error of the least",
     }.get(cv.get("rule", ""), "an alpha")
-    text = (
-        f"Cross-validation over {words.plural(losses.shape[1], 'split')} tried {losses.shape[0]} values of alpha and took {rule}: "
-        f"{words.number(record['alpha'])}."
-    )
+    way = f"Cross-validation over {words.plural(losses.shape[1], 'split')}"
+    way = "Approximate leave-one-out" if cv.get("leave_one_out") else way
+    text = f"{way} tried {losses.shape[0]} values of alpha and took {rule}: {words.number(record['alpha'])}."
     alphas = np.asarray(cv["alphas"], float)
     at = float(record["alpha"])
     if at in (alphas.min(), alphas.max()):
@@ -218,7 +217,7 @@ def _choice_words(record: Record) -> str:
 
 def cv_plot(model: Any, static: str) -> Plot:
     """The held-out loss against alpha."""
-    keep = model.alphas_ > 0
+    keep = (model.alphas_ > 0) & np.isfinite(model.cv_loss_).all(axis=1)  # of leave-one-out it may not be known
     alphas, loss = model.alphas_[keep], model.cv_loss_[keep]
     mean = loss.mean(axis=1)
     series = []
