@@ -29,6 +29,8 @@ import compfed as cf
 from compfed.cli import main
 from compfed.estimators import run_files
 from compfed.report.run_result import read_result
+from compfed.report.sections import _choice_words
+from compfed.report.words import goodness
 
 ALPHA = 0.02
 NAMES = ("01", "1", "oslo")
@@ -217,6 +219,23 @@ def test_cross_validation_and_the_one_standard_error_rule(files, tmp_path, capsy
         assert found["coef"] == same.coef_.tolist()
         assert found["evaluation"] is None
     assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_leave_one_out_in_place_of_folds(files, tmp_path, capsys):
+    given = [files, "--label", "died", "--model", "logistic", "--drop", "days,log_age,times", "--folds", "loo"]
+    sites = cf.data.from_files(files, "died", drop=["days", "log_age", "times"], schema="auto")
+    same: Any = cf.FederatedLogisticRegressionCV(cv="loo").fit_sites(sites)
+    assert same.cv_loss_.shape[1] == 1
+    found = fit([*given, "--evaluate", "cv"], tmp_path / "run", capsys)
+    assert found["alpha"] == same.alpha_
+    assert found["coef"] == same.coef_.tolist()
+    again = same.evaluate(sites, cv=5)
+    assert found["evaluation"]["log_loss"] == pytest.approx(again.log_loss)  # by five folds
+    record = read_result(tmp_path / "run")
+    assert record["cv"]["leave_one_out"]
+    (loss,) = [line for line in goodness(record) if line.startswith("Mean loss on rows")]
+    assert re.match(r"Mean loss on rows left out one at a time: [\d.]+ approximately, at alpha = ", loss)
+    assert _choice_words(record).startswith("Approximate leave-one-out tried ")
 
 
 def test_offset_and_weight_are_those_of_statsmodels(files, tmp_path, capsys):

@@ -471,7 +471,9 @@ def least_curvature(target: Target, objective: ObjectiveSpec, u: np.ndarray, low
         (reply,) = target.ask(query)
         if isinstance(reply, Refusal):  # of one of them
             single = [replace(query, x=query.x[:1], hessian=one[None]) for one in H]
-            finite = np.array([not isinstance(one, Refusal) and np.isfinite(one.loss[0]) for one in target.ask(*single)])
+            finite = np.array(
+                [not isinstance(one, Refusal) and np.isfinite(one.loss[0]) for one in target.ask(*single)]
+            )
         else:
             finite = np.isfinite(reply.loss)
         first = int(np.argmax(finite)) if finite.any() else parts

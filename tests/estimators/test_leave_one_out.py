@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation.wired import Masked, sites_of
+from federation.wired import Masked, sites_of, wired
 from scipy.special import expit, logsumexp, softmax, xlogy
 from sklearn.linear_model import Lasso, PoissonRegressor, RidgeCV, TweedieRegressor
 from sklearn.model_selection import LeaveOneOut
@@ -192,6 +192,18 @@ def test_the_losses_are_those_of_one_step_without_each_row(name):
     assert (model.fold_ == -1).all()
 
 
+@pytest.mark.parametrize("algorithm", ["ProximalBFGS", "FISTA"])
+@pytest.mark.parametrize("estimator", [cf.FederatedElasticNetCV, cf.FederatedLogisticRegressionCV])
+def test_a_search_without_second_derivatives_asks_for_them(estimator, algorithm):
+    """FISTA leaves no evaluation of its models either. A squared loss has one Hessian for all of them."""
+    options: dict[str, Any] = {"l1_ratio": 0.5, "tol": 1e-10, "alphas": [0.2, 0.05]}
+    y, scaled = (Z if estimator is cf.FederatedElasticNetCV else CLASSES), X / X.std(axis=0)
+    newton, other = (fitted(estimator(**options, algorithm=how), scaled, y) for how in ("ProximalNewton", algorithm))
+    np.testing.assert_allclose(other.cv_loss_, newton.cv_loss_, rtol=1e-7)
+    np.testing.assert_allclose(other.cv_results_["standard_error"], newton.cv_results_["standard_error"], rtol=1e-6)
+    assert other.communication_.by_query["LeaveOneOut"][0] == 2
+
+
 def test_a_sparse_table_has_the_losses_of_the_dense_one():
     from scipy.sparse import csr_array
 
@@ -260,7 +272,8 @@ def small_tables() -> dict[str, tuple[Any, ...]]:
 
     poisson = counted(lambda a: PoissonRegressor(alpha=a, tol=1e-8, max_iter=1000), lambda m, y: m - xlogy(y, m))
     gamma = counted(
-        lambda a: TweedieRegressor(power=2, alpha=a, link="log", tol=1e-8, max_iter=1000), lambda m, y: y / m + np.log(m)
+        lambda a: TweedieRegressor(power=2, alpha=a, link="log", tol=1e-8, max_iter=1000),
+        lambda m, y: y / m + np.log(m),
     )
 
     def folds(alphas, X, y):
@@ -295,7 +308,9 @@ def test_on_a_small_table_it_picks_the_alpha_of_leave_one_out_or_its_neighbour(n
 
 
 def test_one_standard_error_is_that_of_the_mean_over_rows():
-    model = fitted(cf.FederatedLogisticRegressionCV(alphas=np.geomspace(0.2, 0.002, 12), rule="one_standard_error"), X, CLASSES)
+    model = fitted(
+        cf.FederatedLogisticRegressionCV(alphas=np.geomspace(0.2, 0.002, 12), rule="one_standard_error"), X, CLASSES
+    )
     rows = by_hand(model, X, CLASSES, logistic(), elastic_net(), np.full(N, 1 / N), None)
     error = rows.std(axis=1, ddof=1) / np.sqrt(N)
     np.testing.assert_allclose(model.cv_results_["standard_error"], error, rtol=1e-9)
@@ -313,7 +328,9 @@ def test_where_rows_decide_about_themselves_folds_choose():
     y = A[:, :4] @ [2.0, -2.0, 1.0, 1.0] + rng.standard_normal(40)
     sites = np.arange(40) % 2
     model = cf.FederatedLassoCV(cv="loo", n_alphas=15)
-    with pytest.warns(cf.RunWarning, match=r"rows left out lose [\d.]+ times .*5 folds chose alpha in its place; cv=5 does"):
+    with pytest.warns(
+        cf.RunWarning, match=r"rows left out lose [\d.]+ times .*5 folds chose alpha in its place; cv=5 does"
+    ):
         model.fit(A, y, sites=sites)
     folds = cf.FederatedLassoCV(cv=5, n_alphas=15).fit(A, y, sites=sites)
     np.testing.assert_array_equal(model.cv_loss_, folds.cv_loss_)
@@ -360,6 +377,7 @@ def federations() -> dict[str, InProcess]:
         "plain": InProcess(sites_of(PARTS)),
         "exact": InProcess(sites_of(PARTS), exact=True),
         "masked": Masked(sites_of(PARTS)),
+        "wired": wired(PARTS),
         "policy": under(DisclosurePolicy(), exact=True),
     }
 
@@ -374,12 +392,15 @@ def test_it_is_the_same_over_exact_and_masked_sums_and_a_policy():
         np.testing.assert_allclose(model.cv_loss_, found["plain"].cv_loss_, rtol=2e-4 if name == "policy" else 1e-12)
     rounded = np.abs(found["policy"].cv_loss_ / found["plain"].cv_loss_ - 1).max()
     assert rounded > 1e-6  # 14 bits, and rounded Hessians
-    np.testing.assert_array_equal(found["masked"].cv_loss_, found["exact"].cv_loss_)
+    for name in ("masked", "wired"):
+        np.testing.assert_array_equal(found[name].cv_loss_, found["exact"].cv_loss_)
 
 
 def test_it_takes_one_path_and_three_numbers_for_each_alpha():
     loo, folds = (
-        cf.FederatedLogisticRegressionCV(cv=cv, n_alphas=20, eps=0.01).fit_federation(InProcess(sites_of([(BIG, LABELS)])))
+        cf.FederatedLogisticRegressionCV(cv=cv, n_alphas=20, eps=0.01).fit_federation(
+            InProcess(sites_of([(BIG, LABELS)]))
+        )
         for cv in ("loo", 5)
     )
     asked, whole = loo.communication_.by_query, folds.communication_.by_query
@@ -391,6 +412,15 @@ def test_it_takes_one_path_and_three_numbers_for_each_alpha():
 
 def test_where_sites_allow_too_few_second_derivatives_folds_choose():
     policy = DisclosurePolicy(max_hessian_share=3 / 60)
-    with pytest.warns(cf.RunWarning, match=r"no second derivatives on so many columns \(at most 3\).*folds chose alpha"):
+    with pytest.warns(
+        cf.RunWarning, match=r"no second derivatives on so many columns \(at most 3\).*folds chose alpha"
+    ):
         model = cf.FederatedLogisticRegressionCV(cv="loo", n_alphas=8, eps=0.05).fit_federation(under(policy))
     assert model.cv_loss_.shape[1] == 5
+
+
+def test_sites_of_few_rows_that_allow_no_second_derivatives_are_asked_for_an_alpha():
+    parts = [(A[:15], y[:15]) for A, y in PARTS]
+    federation = InProcess(cf.data.from_arrays(*zip(*parts, strict=True)), policy=DisclosurePolicy(max_hessian_share=0))
+    with pytest.raises(cf.InputError, match=r"\(at most 0\)\. There are too few rows for folds.*Give an alpha"):
+        cf.FederatedLogisticRegressionCV(cv="loo", n_alphas=4, eps=0.3).fit_federation(federation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -29,15 +29,12 @@ from compfed.federation import (
     Rows,
     Score,
     Site,
-    exact_sum,
-    secure_sum,
 )
 from compfed.federation.adding import MessageLayout, encode
 from compfed.federation.enrolment import Agreement
 from compfed.federation.queries import FinishRound
 from compfed.federation.queries.lipschitz import largest_lipschitz
 from compfed.federation.query import Weighted, Weighting
-from compfed.federation.server.exchange import Carried
 from compfed.federation.server.program import Request, run_program
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec, RunSpec

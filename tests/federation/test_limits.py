@@ -199,7 +199,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a listed split": (HeldOut(OBJECTIVE, PredefinedSplit(0, True), X), "number=0 must be"),
     "a site far away": (HeldOut(OBJECTIVE, SiteFold(10**9, True), X), "number=1000000000"),
     "no subset": (HeldOut(OBJECTIVE, None, X), "subset is missing"),  # pyright: ignore[reportArgumentType]
-    "left out with a Hessian of another width": (replace(LEFT_OUT, hessian=np.zeros((2, 6))), r"hessian has shape \(2, 6\); expected \(2, 3\)"),
+    "left out with another width": (replace(LEFT_OUT, hessian=np.zeros((2, 6))), r"hessian has shape \(2, 6\); expected \(2, 3\)"),
     "left out with a Hessian of nan": (replace(LEFT_OUT, hessian=np.full((2, 3), np.nan)), "hessian has numbers that are NaN"),
     "left out on coordinates beyond": (replace(LEFT_OUT, coords=np.array([4, 5])), "coords must have different whole numbers"),
     "left out of a fold": (replace(LEFT_OUT, objective=replace(OBJECTIVE, subset=FOLD)), "LeaveOneOut is of all rows"),

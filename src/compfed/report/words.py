@@ -139,7 +139,9 @@ def goodness(result: Record) -> list[str]:
         error = f" ± {number(losses[at].std(ddof=1) / np.sqrt(losses.shape[1]))}" if losses.shape[1] > 1 else ""
         splits = f"over {plural(losses.shape[1], 'split')}"
         rows = ("left out one at a time", "approximately") if cv.get("leave_one_out") else ("held out", splits)
-        said.append(f"Mean loss on rows {rows[0]}: {number(mean[at])}{error} {rows[1]}, at alpha = {number(result['alpha'])}.")
+        said.append(
+            f"Mean loss on rows {rows[0]}: {number(mean[at])}{error} {rows[1]}, at alpha = {number(result['alpha'])}."
+        )
         null = _null_loss(result, mean)
         if null is not None and null > 0:
             change = 1 - mean[at] / null

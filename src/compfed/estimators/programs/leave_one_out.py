@@ -91,16 +91,18 @@ def choose_by_leave_one_out(
     reason = reason or left.doubt(alphas, prepared.spec)
     folds = _folds(federation)
     note = "" if not reason else f"{grid.name}(cv='loo'): {reason}."
-    if reason and (folds >= 2 or not len(left.mean) or not np.isfinite(left.mean).any()):
+    if reason and folds >= 2:
         selection = yield from cross_validate(federation, options, grid, folds, seed, rule, 0)
         return replace(selection, note=f"{note} {folds} folds chose alpha in its place; cv={folds} does so at once.")
+    if not np.isfinite(left.mean).any():
+        raise InputError(f"{note} There are too few rows for folds, which would stand in for it. Give an alpha.")
     best, within = left.choice()
     chosen = best if rule == "best" else within
     fitted = yield from fit.certify(prepared, float(alphas[chosen]), fit.Relaxed(models[chosen]))
     edge = edge_of_grid(grid, alphas, left.mean, best, models[0], refused)
     losses, every = left.mean[:, None, None], [fit.Relaxed(model) for model in models]
     path = ModelPath(prepared, None, models, [None] * len(models), np.full((len(models), 1), np.nan))
-    note = f"{note} The sites have too few rows for folds; treat the choice with care." if note else ""
+    note = f"{note} There are too few rows for folds, which would choose in its place." if note else ""
     return Selection(
         alphas, options.gammas, losses, chosen, 0, best, within, [path], [every], [], fitted, edge, left.error[:, None], note
     )  # fmt: skip
@@ -195,9 +197,7 @@ class LeftOut:
         return f"the loss is not known at alpha={alphas[int(np.flatnonzero(~known)[0])]:.3g} and below: {why}"
 
 
-def leave_out(
-    prepared: PreparedProblem, alphas: np.ndarray, models: Sequence[FederatedSolution]
-) -> Program[LeftOut]:
+def leave_out(prepared: PreparedProblem, alphas: np.ndarray, models: Sequence[FederatedSolution]) -> Program[LeftOut]:
     """Two messages: the second derivatives that are not known yet, and the losses of rows left out."""
     spec, summary = prepared.spec, prepared.summary
     free = [_free(prepared, float(alpha), model.x) for alpha, model in zip(alphas, models, strict=True)]
@@ -294,8 +294,10 @@ def _cut(H: np.ndarray, W: np.ndarray, part: np.ndarray) -> np.ndarray:
 def _allowed(prepared: PreparedProblem, coords: Sequence[np.ndarray]) -> int:
     """At how many alphas, the largest first, the sites give Hessians: on so many columns in all."""
     columns, scaling = set[int](), prepared.scaling
+    if not prepared.spec.max_hessian_columns:
+        return 0
     for k, W in enumerate(coords):
-        columns |= {int(j) for j in np.unique(W[W < scaling.penalised] // scaling.outputs)}
+        columns |= {int(j) for j in np.unique(W[scaling.penalised > W] // scaling.outputs)}
         if len(columns) > prepared.spec.max_hessian_columns:
             return k
     return len(coords)

@@ -75,7 +75,8 @@ class LeaveOneOut(Query):
             "infinite": counts,
             "outside": counts,
             "loss": Field(models, size.value),
-            "squares": Field(models, size.value),  # which is a generous guess for the loss, and a fair one for its square
+            # a generous guess for the loss, and a fair one for its square
+            "squares": Field(models, size.value),
             "least": Field(models, factors + max(agreement.label_bits, 0) + LOG_BITS),
         }
 

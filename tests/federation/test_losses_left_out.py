@@ -15,7 +15,7 @@ from compfed.federation.spec import ObjectiveSpec
 from compfed.losses.base import upper_triangle
 
 ROWS, WIDTH = 60, 3
-A = np.random.default_rng(0).standard_normal((ROWS, WIDTH)) + [2.0, 0.0, 0.0]
+A = np.random.default_rng(0).normal([2.0, 0.0, 0.0], 1.0, (ROWS, WIDTH))
 Y = A @ [1.0, -1.0, 0.5] + np.random.default_rng(1).standard_normal(ROWS)
 SQUARED = ObjectiveSpec(cf.losses.Squared())
 W, OWN = np.arange(WIDTH), A.T @ A
@@ -55,11 +55,19 @@ def test_a_site_with_a_policy_refuses_a_hessian_that_its_rows_are_not_part_of(we
     along = np.outer(v, v) * (v @ own @ v) / (v @ v) ** 2
     others = 1e6 * (np.eye(WIDTH) - np.outer(v, v))
     policy = DisclosurePolicy()
-    for H, refused in ((own, False), (0.999 * own, True), (1.01 * along + others, False), (0.99 * along + others, True)):
+    for H, refused in (
+        (own, False),
+        (0.999 * own, True),
+        (1.01 * along + others, False),
+        (0.99 * along + others, True),
+    ):
         reply = ask(query(H), policy, weights)
         assert isinstance(reply, Refusal) == refused
         if refused:
-            assert reply.reason == "site 'north' refuses LeaveOneOut: the hessian is not one that its own rows are part of."
+            assert (
+                reply.reason
+                == "site 'north' refuses LeaveOneOut: the hessian is not one that its own rows are part of."
+            )
         assert not isinstance(ask(query(H), None, weights), Refusal)
 
 
