@@ -36,7 +36,7 @@ LEAVE_ONE_SITE_OUT = "leave-one-site-out"
 LEAVE_ONE_OUT = "loo"  # approximately, from one path; no split of rows
 CV_REQUIREMENT = (
     f"it must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or what scikit-learn "
-    "takes: a splitter (its groups are the sites) or pairs (train, test)."
+    f"takes: a splitter (its groups are the sites) or pairs (train, test). An estimator that chooses alpha takes {LEAVE_ONE_OUT!r} too."
 )
 Masks = tuple[np.ndarray, np.ndarray]  # (train, test), over rows
 

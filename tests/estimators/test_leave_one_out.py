@@ -31,7 +31,7 @@ PAIRS = np.column_stack([Z, X[:, 4] - Z + 0.3 * RNG.standard_normal(N)])
 GROUPS = [[0, 1], [2, 3], [4, 5]]
 BALANCED = N / 2 / np.bincount(CLASSES)
 TWICE = np.column_stack([X, X[:, 0], X[:, 1] + X[:, 2]])  # columns that depend on others
-FAR = {"alphas": [0.2, 0.05, 0.01]}
+FAR: dict[str, Any] = {"alphas": [0.2, 0.05, 0.01]}
 
 
 # --- the pooled step, with nothing of compfed in it ---
@@ -80,7 +80,7 @@ def pooled(loss, X, y, W, b, share, free, curvature, offset=None, intercept=True
     J = [np.kron(np.append(a, 1.0) if intercept else a, np.eye(K)) for a in X]
     J = [j.reshape(K, -1)[:, np.concatenate([free, np.arange(W.size, W.size + K)]) if intercept else free] for j in J]
     at = [loss(z, label) for z, label in zip(Z, y, strict=True)]
-    H = sum(s * j.T @ h @ j for s, j, (_, _, h) in zip(share, J, at, strict=True))
+    H = np.sum([s * j.T @ h @ j for s, j, (_, _, h) in zip(share, J, at, strict=True)], axis=0)
     H[: len(free), : len(free)] += curvature
     found = np.empty(len(y))
     for k, (s, j, (_, g, h)) in enumerate(zip(share, J, at, strict=True)):
@@ -121,7 +121,7 @@ def bounded(alpha, W):
 
 
 ROWS = [[2 * j, 2 * j + 1] for j in range(D)]
-RATES = {"l1_ratio": 0.6, **FAR}
+RATES: dict[str, Any] = {"l1_ratio": 0.6, **FAR}
 EQUAL = np.repeat(1 / 3 / np.array([15, 20, 25]), [15, 20, 25])
 HALF = np.where(np.arange(N) % 7 == 0, 0.0, 1.0)  # rows without a weight
 # name: (estimator, X, y, what fit is given, loss, penalty, shares of rows)
@@ -232,7 +232,7 @@ def test_of_a_ridge_regression_it_is_leave_one_out_to_rounding():
 
 def test_it_is_the_leave_one_out_of_scikit_learn_for_ridge_regression():
     alphas = np.array([1.0, 0.1, 0.01])
-    theirs = RidgeCV(alphas * N, store_cv_results=True).fit(X, Z)
+    theirs: Any = RidgeCV(alphas * N, store_cv_results=True).fit(X, Z)
     model = fitted(cf.FederatedElasticNetCV(alphas=alphas, l1_ratio=0.0), X, Z)
     np.testing.assert_allclose(model.cv_loss_[:, 0], theirs.cv_results_.mean(axis=0) / 2, rtol=1e-9)
     assert model.alpha_ == pytest.approx(theirs.alpha_ / N)
@@ -369,7 +369,7 @@ PARTS = [(BIG[i::4], LABELS[i::4]) for i in range(4)]
 
 
 def under(policy: DisclosurePolicy, **how: bool) -> InProcess:
-    return InProcess(cf.data.from_arrays(*zip(*PARTS, strict=True)), policy=policy, **how)
+    return InProcess(cf.data.from_arrays([A for A, _ in PARTS], [y for _, y in PARTS]), policy=policy, **how)
 
 
 def federations() -> dict[str, InProcess]:
@@ -420,7 +420,7 @@ def test_where_sites_allow_too_few_second_derivatives_folds_choose():
 
 
 def test_sites_of_few_rows_that_allow_no_second_derivatives_are_asked_for_an_alpha():
-    parts = [(A[:15], y[:15]) for A, y in PARTS]
-    federation = InProcess(cf.data.from_arrays(*zip(*parts, strict=True)), policy=DisclosurePolicy(max_hessian_share=0))
+    sites = cf.data.from_arrays([A[:15] for A, _ in PARTS], [y[:15] for _, y in PARTS])
+    federation = InProcess(sites, policy=DisclosurePolicy(max_hessian_share=0))
     with pytest.raises(cf.InputError, match=r"\(at most 0\)\. There are too few rows for folds.*Give an alpha"):
         cf.FederatedLogisticRegressionCV(cv="loo", n_alphas=4, eps=0.3).fit_federation(federation)

@@ -55,7 +55,7 @@ def left_out(query: LeaveOneOut, site: Site) -> LeaveOneOut.Reply:
         found[:, m] = [q[q > 0] @ (excess**power)[q > 0] if there else np.inf for power in (1, 2)]
     if site.policy is not None:
         found = rounded(found)
-    return query.Reply(*found, np.full(len(query.x), float(q @ least)))
+    return query.Reply(found[0], found[1], np.full(len(query.x), float(q @ least)))
 
 
 def _factor(name: str, H: np.ndarray) -> np.ndarray:
