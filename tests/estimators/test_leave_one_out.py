@@ -14,6 +14,7 @@ from sklearn.model_selection import LeaveOneOut
 
 import compfed as cf
 from compfed.data import bundled
+from compfed.estimators.programs import leave_one_out as programs
 from compfed.federation import DisclosurePolicy, InProcess
 
 RNG = np.random.default_rng(0)
@@ -202,6 +203,15 @@ def test_a_search_without_second_derivatives_asks_for_them(estimator, algorithm)
     np.testing.assert_allclose(other.cv_loss_, newton.cv_loss_, rtol=1e-7)
     np.testing.assert_allclose(other.cv_results_["standard_error"], newton.cv_results_["standard_error"], rtol=1e-6)
     assert other.communication_.by_query["LeaveOneOut"][0] == 2
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "ProximalBFGS"])
+def test_wide_models_take_several_messages(algorithm, monkeypatch):
+    whole = fitted(cf.FederatedLogisticRegressionCV(algorithm=algorithm, **FAR), X, CLASSES)
+    monkeypatch.setattr(programs, "NUMBERS", 20)
+    parts = fitted(cf.FederatedLogisticRegressionCV(algorithm=algorithm, **FAR), X, CLASSES)
+    np.testing.assert_allclose(parts.cv_loss_, whole.cv_loss_, rtol=1e-13)
+    assert parts.n_rounds_ > whole.n_rounds_
 
 
 def test_a_sparse_table_has_the_losses_of_the_dense_one():

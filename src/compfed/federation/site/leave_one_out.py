@@ -72,7 +72,8 @@ def _check_own_share(name: str, H: np.ndarray, own: np.ndarray) -> None:
         return
     scale = np.sqrt(np.abs(np.diag(H)))
     scale = np.where(scale > 0, scale, 1.0)
-    if not np.linalg.eigvalsh((H - own) / np.outer(scale, scale))[0] >= -ROUNDING * len(H):
+    others = (H - own) / np.outer(scale, scale)
+    if not np.isfinite(others).all() or np.linalg.eigvalsh(others)[0] < -ROUNDING * len(H):
         raise InputError(f"site {name!r} refuses LeaveOneOut: the hessian is not one that its own rows are part of.")
 
 
@@ -111,7 +112,7 @@ def _without_rows_of_several(
         h = np.einsum("kwr,mwr->rkm", V, V) * weights[a:b, None, None]
         y = data.y[a:b]
         leverage = h @ loss.second_derivative(z[a:b], y)
-        there = there and bool((np.linalg.eigvals(leverage).real <= 1 - EDGE).all())
+        there = there and bool(np.isfinite(leverage).all() and (np.linalg.eigvals(leverage).real <= 1 - EDGE).all())
         if there:
             step = h @ np.asarray(loss.derivative(z[a:b], y))[..., None]
             found[a:b] += np.linalg.solve(np.eye(K) - leverage, step)[..., 0]
