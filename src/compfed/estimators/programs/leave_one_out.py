@@ -38,7 +38,7 @@ from compfed.estimators.programs.path_and_cv import (
     cross_validate,
     edge_of_grid,
     falls_at_the_end,
-    solve_path,
+    solve_paths,
 )
 from compfed.federation.queries import Evaluate, LeaveOneOut
 from compfed.federation.query import SiteRefusal
@@ -71,7 +71,8 @@ def choose_by_leave_one_out(
     reason = ""
     while True:
         try:
-            found = yield from solve_path(federation, prepared, more, progress, models[-1] if models else None)
+            before = [models[-1]] if models else ()
+            (found,) = yield from solve_paths(federation, [prepared], more, progress, before)
             added = yield from leave_out(prepared, more, found)
         except SiteRefusal as refusal:
             said = str(refusal).rstrip(".")
