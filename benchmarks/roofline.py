@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, for trying the script out")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    cores = cf.use_all_cores()
+    cores = cf.use_all_cores(awake=True)
     import jax
 
     platform = "cpu" if jax.devices()[0].platform == "cpu" else "gpu"
