@@ -495,7 +495,7 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "drop": (SITE + "drop = [1]\n" + NETWORK, r"drop = \[1\] must be a list of names"),
     "disclosure": (SITE + NETWORK + "[disclosure]\nmin_row = 5\n", r"\[disclosure\]: 'min_row' .* Did you mean 'min_rows'"),
     "disclosure is not a table": ("disclosure = 1\n" + SITE + NETWORK, r"\[disclosure\] must be a table"),
-    "query": (SITE + NETWORK + '[disclosure]\nqueries = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
+    "query": (SITE + NETWORK + '[disclosure]\nqueries = ["Hessian"]\n', "'Hessian' is not a query; the queries are .*Describe"),
     "least rows": (SITE + NETWORK + "[disclosure]\nmin_rows = -1\n", "min_rows"),
     "least rows in words": (SITE + NETWORK + '[disclosure]\nmin_rows = "many"\n', "min_rows"),
     "share": (SITE + NETWORK + "[disclosure]\nmax_hessian_share = -0.5\n", "max_hessian_share"),
