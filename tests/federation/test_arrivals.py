@@ -159,6 +159,7 @@ HIDDEN: dict[str, tuple[str, Any, str]] = {  # one model, with a flag
     "held out": ("numbers", HeldOut(SQUARED, SiteFold(0, held_out=True), X), "infinite"),
     "round": ("numbers", LocalUpdate(RUN, 0, 0, {"y": np.zeros(5)}), "not_finite"),
 }
+# or bounds, tested by their own
 NOT_SUMS = (
     "classes",
     "counts",
@@ -167,7 +168,7 @@ NOT_SUMS = (
     "high",
     "confusion_low",
     "confusion_high",
-)  # or bounds, tested by their own
+)
 
 
 def with_number(value: Any, number: float) -> Any:

@@ -611,9 +611,8 @@ def test_a_site_reads_its_table_as_from_files_does(tmp_path):
     np.testing.assert_array_equal(site.rows.labels, here.labels[0])
     assert (site.rows.columns, site.rows.file.schema) == (("age", "sex=m"), schema)
     assert site.rows.file.raw is not None
-    (tmp_path / "site.toml").write_text(
-        SITE + NETWORK
-    )  # without a schema nobody knows what the other sites make of words
+    # without a schema nobody knows what the other sites make of words
+    (tmp_path / "site.toml").write_text(SITE + NETWORK)
     site = SiteSettings.read(tmp_path / "site.toml").site()
     assert re.match(r"cannot encode its table without a schema: .*words in column 'sex'", site.rows.file.not_encoded)
 

@@ -48,9 +48,8 @@ AUTO_SCHEMA = 'Give fit schema="auto", which encodes words, or encode them as nu
 Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
 SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
 RowWeights = npt.ArrayLike | None  # of the rows
-Offset = (
-    npt.ArrayLike | str | None
-)  # one number per row, the name of a column, or a number for all rows of a prediction
+# one number per row, the name of a column, or a number for all rows of a prediction
+Offset = npt.ArrayLike | str | None
 SchemaLike = Schema | str | Path | None  # "auto", a schema, or the path of one
 
 
