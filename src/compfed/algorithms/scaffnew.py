@@ -96,11 +96,6 @@ class Scaffnew(Algorithm[Global, Client, Global, Update]):
     steps : Fixed or Random, default=Fixed()
         Number of local steps of a round, from `compfed.algorithms.scaffnew`.
 
-    References
-    ----------
-    Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
-    Communication Acceleration! Finally!", ICML, Algorithms 1 and 2, 2022.
-
     Examples
     --------
     >>> import compfed as cf
