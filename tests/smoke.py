@@ -13,6 +13,7 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,9 @@ def fits() -> None:
     two = cf.data.bundled.breast_cancer()
     X = StandardScaler().fit_transform(two.X)  # scikit-learn's solver needs it
     logistic = cf.FederatedLogisticRegression(alpha=0.1).fit(X, two.y, sites=two.sites)
-    l1 = {"penalty": "l1"} if tuple(map(int, version("scikit-learn").split(".")[:2])) < (1, 8) else {"l1_ratio": 1.0}
+    l1: Any = (
+        {"penalty": "l1"} if tuple(map(int, version("scikit-learn").split(".")[:2])) < (1, 8) else {"l1_ratio": 1.0}
+    )
     pooled = LogisticRegression(C=1 / (0.1 * len(two.y)), solver="saga", tol=1e-9, max_iter=10**5, **l1)
     np.testing.assert_allclose(logistic.coef_, pooled.fit(X, two.y).coef_, atol=1e-5)
     evaluation = logistic.evaluate(X, two.y, sites=two.sites, cv=3)
