@@ -23,7 +23,7 @@ from compfed._utils.validation import (
     is_missing,
     row_index,
 )
-from compfed.data.columns import WAY_OUT, as_floats, check_dataframe
+from compfed.data.columns import WAY_OUT, Frame, as_floats, check_dataframe
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.rows import FileTable, Rows, room_for
@@ -127,7 +127,7 @@ def check_features(name: str, X: Features, way_out: str = WAY_OUT) -> None:
     _check_real(name, "X", X)
 
 
-def _check_no_na(name: str, X: Any, way_out: str) -> None:
+def _check_no_na(name: str, X: Frame, way_out: str) -> None:
     """Refuse pandas.NA, which no array of numbers has, in columns of pandas' own types."""
     own = X.loc[:, [not isinstance(dtype, np.dtype) or dtype.kind == "O" for dtype in X.dtypes]]
     if own.isna().any(axis=None):
@@ -259,7 +259,7 @@ def site_of_rows(name: str, sites: object, length: int) -> np.ndarray:
     return where
 
 
-def as_weights(X: Any, sample_weight: RowWeights) -> np.ndarray | None:
+def as_weights(X: Features, sample_weight: RowWeights) -> np.ndarray | None:
     """Row weights as numbers >= 0; None without any."""
     return (
         None
