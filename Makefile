@@ -5,6 +5,7 @@
 #   make test-fast   for the hand: the tests of the core alone, without network, studies, attacks, pages and thousands of cases
 #   make test-federation  kill, stop, cut off and deceive those processes, and compare the models: a table, at most 20 minutes
 #   make test-flower-versions  the module that imports Flower, with every version of Flower that is allowed
+#   make test-lowest one pass through everything with the lowest and the newest versions that we declare, each in its own environment
 #   make bench       how fast, against other engines and the machine's limit: docs/howto/performance.md (BENCH=--quick: a trial)
 #   make bench-federation  seconds a round over a network, in turns with an empty app of Flower: 10 minutes
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right, and 2,000 dirty CSV files (FUZZ_SEED=7, FUZZ_CASES=5000)
@@ -17,7 +18,7 @@ STAMP := .venv/.installed
 # what test-fast leaves out
 SLOW := $(addprefix tests/,network studies docs report fuzz attacks test_cli.py test_cli_fit.py test_wheel.py)
 
-.PHONY: help reproduce quick federation test test-fast tests test-federation test-flower-versions fuzz test-all check format docs docs-quick bench bench-federation wheel lock clean
+.PHONY: help reproduce quick federation test test-fast tests test-federation test-flower-versions test-lowest fuzz test-all check format docs docs-quick bench bench-federation wheel lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -61,6 +62,10 @@ test-flower-versions: $(STAMP)
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv/flwr-$$version flwr==$$version && \
 	  PYTHONPATH=.venv/flwr-$$version $(BIN)/python -m pytest tests/network/test_flower.py || exit 1; \
 	done
+
+# Downloads 2 GB. Without .venv: each set of versions is installed into an environment of its own.
+test-lowest:
+	$(PYTHON) tests/declared_versions.py lowest newest
 
 # Without FUZZ_SEED every run draws other cases; the first line says which.
 fuzz: $(STAMP)

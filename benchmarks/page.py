@@ -37,8 +37,9 @@ contestants that took turns in one run.
   programs are kept there too, unless JAX has a cache folder of yours already, which is then used for both.
 - **Cores that do not sleep.** After a round the cores wait for each other, and an idle core may be put to sleep. Of a round of 170 to
   190 us (30 x 2,000 x 60, b = 20, two cores of a virtual machine) about 60 fetch rows, 20 draw them, 40 are steps, and 55 to 70
-  wake the other core. So while rounds are shared out, compfed asks Linux to let no core sleep (it takes power), where it may: by
+  wake the other core. `cf.use_all_cores(awake=True)` asks Linux to let no core sleep while rounds are shared out (it takes power): by
   `/dev/cpu_dma_latency`, which root may write to and opens to others with `chmod o+w`. A machine whose cores wake quickly gains nothing.
+  The tables below were measured so, as root, where their heading does not say otherwise.
 
 On a CPU, how clients are visited follows from the shapes:
 
@@ -177,7 +178,7 @@ def gpu(found: dict[str, Any]) -> str:
 
 PARTS = [
     ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of ten, range over runs.", rounds),
-    ("rounds-asleep", "Without root rights: cores may sleep while they wait", "", rounds),
+    ("rounds-asleep", "With `use_all_cores()` alone: cores may sleep while they wait", "", rounds),
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
     ("peers", "Other engines", PEERS, peers),

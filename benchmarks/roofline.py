@@ -60,9 +60,8 @@ def bandwidth(platform: str, nbytes: int) -> float:
 
 def seconds_per_round(n: int, m: int, d: int, tau: int, dtype: str, turns: int) -> float:
     rng = np.random.default_rng(0)
-    one = rng.standard_normal((m, d)).astype(
-        dtype
-    )  # the same rows for everybody: what they say does not change the work
+    # the same rows for everybody: what they say does not change the work
+    one = rng.standard_normal((m, d)).astype(dtype)
     y = np.sign(one @ np.ones(d, dtype))
     sites = cf.data.from_arrays([one] * n, [y] * n)
     problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), sites, dtype=dtype)
@@ -89,7 +88,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes, for trying the script out")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    cores = cf.use_all_cores()
+    cores = cf.use_all_cores(awake=True)
     import jax
 
     platform = "cpu" if jax.devices()[0].platform == "cpu" else "gpu"

@@ -110,16 +110,14 @@ def main() -> None:
         "--one-device", action="store_true", help="leave JAX with one CPU device, as a user who asks for nothing"
     )
     parser.add_argument("--core-taken", action="store_true", help="beside a process that keeps one core busy")
-    parser.add_argument("--asleep", action="store_true", help="cores may sleep, as without root rights")
+    parser.add_argument("--asleep", action="store_true", help="cores may sleep, as `use_all_cores()` leaves it")
     args = parser.parse_args()
-    if args.asleep:
-        host_devices.CPU_LATENCY_FILE = os.devnull
-    devices = 1 if args.one_device else cf.use_all_cores()
+    devices = 1 if args.one_device else cf.use_all_cores(awake=not args.asleep)
     problem = cf.Problem(cf.losses.Logistic(ridge=RIDGE), cf.regularisers.L1(LAM), cf.data.synthetic(seed=0))
     machine = described() | {
         "devices": devices,
         "a core taken": args.core_taken,
-        "awake": not args.asleep and os.access(host_devices.CPU_LATENCY_FILE, os.W_OK),
+        "awake": not (args.asleep or args.one_device) and os.access(host_devices.CPU_LATENCY_FILE, os.W_OK),
     }
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.core_taken else None
     try:

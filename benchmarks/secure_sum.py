@@ -33,7 +33,8 @@ options = {"secure_sum": masked, "disclosure": "" if sites == 4 else "enforce = 
 options = options if "secure_sum" in inspect.signature(Loopback).parameters else {}
 with tempfile.TemporaryDirectory() as folder, Loopback(Path(folder) / "home", rows, rows.names, **options) as federation:
     federation.start()
-    model = operator.run(federation.settings, Path(folder) / "run")
+    found = operator.run(federation.settings, Path(folder) / "run")
+    model = found[0] if isinstance(found, tuple) else found  # with its evaluation
     lines = [json.loads(line) for line in (Path(folder) / "run" / "log.jsonl").read_text().splitlines()]
 replies = [line for line in lines if "bytes_up" in line]
 ends = {}

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--one-device", action="store_true", help="leave JAX with one CPU device")
     parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
     args = parser.parse_args()
-    devices = 1 if args.one_device else cf.use_all_cores()
+    devices = 1 if args.one_device else cf.use_all_cores(awake=True)
     sites = cf.data.synthetic(seed=0, clients=6 if args.quick else 30, samples=200 if args.quick else 2000)
     problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), sites, dtype=args.dtype)
     steps, seeds = np.geomspace(0.05, 1.0, 16).tolist(), list(range(5))

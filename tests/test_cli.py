@@ -361,9 +361,8 @@ def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
     assert f"from {first:.3g} to {last:.3g} in 500 rounds" in note
     trace = cf.Trace.load(out / "traces" / "theorem-1-the-paper-s-problem-0")
     mu, L = 0.01, trace.provenance["theorem"]["L"]
-    assert (
-        f"{3 * np.log(2) * 150 * L**2 / mu**2:,.0f} rounds to halve it" in note
-    )  # ln 2 / (mu eta~ / 3), eta~ = mu / (150 L^2)
+    # ln 2 / (mu eta~ / 3), eta~ = mu / (150 L^2)
+    assert f"{3 * np.log(2) * 150 * L**2 / mu**2:,.0f} rounds to halve it" in note
     trace = cf.Trace.load(out / "traces" / "full-decoupledprox-0")
     assert trace["round"][-1] == 60
 

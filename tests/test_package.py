@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
+import declared_versions
 import pytest
+from packaging.requirements import Requirement
 
 import compfed as cf
 
@@ -34,3 +37,12 @@ def test_every_name_that_is_promised_is_there():
     assert set(cf.__all__) <= set(dir(cf))
     with pytest.raises(AttributeError, match="module 'compfed' has no attribute 'Lasso'"):
         cf.Lasso  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]  # the mistake
+
+
+def test_the_versions_that_are_declared_are_those_that_are_tried():
+    """Oracle: the requirements that the installed package states."""
+    of_core = [Requirement(line) for line in metadata.requires("compfed") or () if "extra ==" not in line]
+    lowest = dict(line.split("==") for line in declared_versions.requirements("lowest"))
+    assert {r.name: str(r.specifier) for r in of_core}.items() <= {n: f">={v}" for n, v in lowest.items()}.items()
+    assert {"matplotlib", "bokeh", "pandas", "pyarrow"} <= set(lowest)
+    assert set(declared_versions.requirements("newest")) == set(lowest)

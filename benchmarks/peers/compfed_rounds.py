@@ -10,7 +10,7 @@ from clients import ETA, LAM, RIDGE, TAU, Clock, rounds, rows
 
 import compfed as cf
 
-cores, dtype = cf.use_all_cores(), sys.argv[1]
+cores, dtype = cf.use_all_cores(awake=True), sys.argv[1]
 A, y = rows()
 problem = cf.Problem(
     cf.losses.Logistic(ridge=RIDGE), cf.regularisers.L1(LAM), cf.data.from_arrays(list(A), list(y)), dtype=dtype

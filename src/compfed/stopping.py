@@ -133,7 +133,16 @@ class Certificate:
         """The certificate in one sentence."""
         relative, gap = f"{self.relative:.1e}", self.duality_gap
         if not self.holds:
-            return f"NOT certified: the gradient mapping is {relative} of its scale; tol = {self.tol:.1e}."
+            of_scale = f"the gradient mapping is {relative} of its scale; tol = {self.tol:.1e}"
+            if not self.minimiser_exists:
+                return f"NOT certified: there is no minimiser; {of_scale}."
+            if not self.within_reach:
+                hidden = self.rounding / self.scale if self.scale > 0 else self.rounding
+                way_out = OUT_OF_REACH.partition(": ")[2]
+                return f"NOT certified: {of_scale}, but rounding can hide {hidden:.1e}: {way_out}."
+            return f"NOT certified: {of_scale}."
+        if not self.convex:
+            return f"Certified as a stationary point, which need not be a minimum: relative optimality {relative}."
         within = (
             f"relative optimality {relative}" if gap is None else f"the objective is within {gap:.1e} of its minimum"
         )

@@ -85,9 +85,10 @@ def test_the_speeds_are_those_of_the_page():
         ((*_, ratio),) = [c for c in rows(text, heading) if c[:2] == [gradients, "simulate"]]
         return " to ".join(f"{float(x):.0f}" if float(x) >= 10 else x for x in ratio.split(" to "))
 
-    together, alone = "A round, in one process", "The same without `use_all_cores()`"
+    together, awake = "With `use_all_cores()` alone: cores may sleep while they wait", "A round, in one process"
+    alone = "The same without `use_all_cores()`"
     assert f"mini-batches is {times(together, 'b=20')} times" in FLAT
-    assert f"({times(alone, 'b=20')} without)" in FLAT
+    assert f"({times(alone, 'b=20')} without; {times(awake, 'b=20')} with `awake=True`" in FLAT
     assert f"full gradients {times(together, 'full')} times ({times(alone, 'full')} without)" in FLAT
     peers = {
         cells[0]: float(cells[4].split()[0]) for cells in rows(text, "Other engines") if cells[0].startswith("Flower")

@@ -331,9 +331,8 @@ def test_groups_as_lists_of_positions_or_names(table):
     np.testing.assert_array_equal(labelled.coef_, listed.coef_)
     names = ["age", "bmi", "bp", "chol", "hr", "sex"]
     by_name = cf.FederatedGroupLasso(alpha=0.05, groups=[["bmi", "hr"], ["age", "bp"], ["chol", "sex"]])
-    by_name.fit(
-        pd.DataFrame(X, columns=names), y, sites=site
-    )  # whose rows lie otherwise in memory, and round otherwise
+    # whose rows lie otherwise in memory, and round otherwise
+    by_name.fit(pd.DataFrame(X, columns=names), y, sites=site)
     np.testing.assert_allclose(by_name.coef_, listed.coef_, rtol=1e-12)
     singles = cf.FederatedGroupLasso(alpha=0.1).fit(X, y, sites=site)
     agree(singles, pooled(X, y, 0.1))

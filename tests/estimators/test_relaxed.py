@@ -279,9 +279,8 @@ def heart() -> Any:
 
 def test_grid_that_ends_too_early_is_extended():
     X, y, sites = heart()
-    model = cf.FederatedLogisticRegressionCV(n_alphas=16, cv=3).fit(
-        X, y, sites=sites
-    )  # no warning: it found the least loss
+    # no warning: it found the least loss
+    model = cf.FederatedLogisticRegressionCV(n_alphas=16, cv=3).fit(X, y, sites=sites)
     assert len(model.alphas_) > 16
     loss = model.cv_loss_.mean(axis=1)
     assert 15 < loss.argmin() < len(loss) - 1

@@ -715,3 +715,20 @@ def test_labels_outside_of_the_family(model, wrong):
         model.fit(X, y, sites=sites)
     with pytest.raises(InputError, match="needs labels"):
         model.fit_sites(cf.data.from_table(X, y, sites))
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong"),
+    [
+        (cf.FederatedGammaRegressor(0.1), 0.0),
+        (cf.FederatedPoissonRegressor(0.1), -1.0),
+        (cf.FederatedNegativeBinomialRegressor(0.1), -1.0),
+    ],
+)
+def test_a_row_of_weight_zero_may_have_any_label(model, wrong):
+    """Oracle: the table without that row."""
+    X, y, sites = amounts()
+    y, weights, others = np.rint(y) + 1, np.ones(len(y)), np.arange(len(y)) != 3
+    y[3], weights[3] = wrong, 0.0
+    found = model.fit(X, y, sites=sites, sample_weight=weights).coef_
+    np.testing.assert_array_equal(found, model.fit(X[others], y[others], sites=np.asarray(sites)[others]).coef_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from optimality import violation
 from sklearn.exceptions import ConvergenceWarning
 
 import compfed as cf
+from compfed.stopping import Certificate
 
 ROWS = 40
 rng = np.random.default_rng(0)
@@ -100,6 +102,32 @@ def test_a_gap_is_a_number_one_can_use():
         shifted: Any = cf.FederatedLasso(alpha=0.1).fit(X, Y + 1e12, sites=SITES)
     assert not shifted.certificate_.within_reach
     assert shifted.certificate_.duality_gap > 0, "rounding may not make it negative"
+
+
+def test_a_certificate_that_rounding_spoils_says_so():
+    """Columns of mean 1e6 and spread 1: the search meets tol, and u L ||x|| / sqrt(m) is above it."""
+    with pytest.warns(
+        ConvergenceWarning, match="tol = 1.0e-12, but rounding can hide .*: columns or labels are far larger"
+    ):
+        model: Any = cf.FederatedLasso(alpha=0.1).fit(X + 1e6, Y, sites=SITES)
+    found = model.certificate_
+    assert found.relative <= found.tol
+    assert found.rounding > found.tol * found.scale
+    assert "but rounding can hide" in found.words
+    with pytest.warns(ConvergenceWarning, match="but rounding can hide"):
+        cf.FederatedLassoCV([0.1], cv=2).fit(X + 1e6, Y, sites=SITES)
+
+
+def test_the_words_of_a_certificate_say_what_is_known():
+    kept = Certificate(gradient_mapping=1e-14, scale=1.0, tol=1e-12)
+    assert kept.words == "Certified: relative optimality 1.0e-14."
+    assert replace(kept, convex=False).words == (
+        "Certified as a stationary point, which need not be a minimum: relative optimality 1.0e-14."
+    )
+    assert "there is no minimiser" in replace(kept, minimiser_exists=False).words
+    short = replace(kept, gradient_mapping=1e-3)
+    assert short.words == "NOT certified: the gradient mapping is 1.0e-03 of its scale; tol = 1.0e-12."
+    assert "tol = 1.0e-12, but rounding can hide 1.0e-08: columns" in replace(short, rounding=1e-8).words
 
 
 def test_weights_without_a_sum_are_refused():

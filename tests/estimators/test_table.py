@@ -151,7 +151,49 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "no class": (
         lambda: fit(y=np.array(["ill", None] * 6, object), model=cf.FederatedLogisticRegression()),
-        r"y must be the class of every row; 6 row\(s\) have none, the first is row 1",
+        r"y must have a label in every row; 6 row\(s\) have none, the first is row 1",
+    ),
+    "no class in a list, where NumPy makes a word of NaN": (
+        lambda: fit(y=["ill", np.nan, "well"] * 4, model=cf.FederatedLogisticRegression()),
+        r"y must have a label in every row; 4 row\(s\) have none, the first is row 1",
+    ),
+    "pandas.NA among words": (
+        lambda: fit(y=pd.Series(["ill", pd.NA, "well"] * 4, dtype="string"), model=cf.FederatedLogisticRegression()),
+        r"y must have a label in every row; 4 row\(s\) have none, the first is row 1",
+    ),
+    "pandas.NA among numbers": (
+        lambda: fit(y=np.array([1.0, pd.NA] * 6, object)),
+        r"y must have a label in every row; 6 row\(s\) have none",
+    ),
+    "pandas.NA to score with": (
+        lambda: fit().score(X, np.array([1.0, pd.NA] * 6, object)),
+        r"y must have a label in every row; 6 row\(s\) have none",
+    ),
+    "words and numbers for classes": (
+        lambda: fit(y=np.array(["a", 1] * 6, object), model=cf.FederatedLogisticRegression()),
+        r"y has words and numbers, such as 'a' and 1\. Give all as text",
+    ),
+    "words and numbers in a list": (
+        lambda: fit(y=["a", 1] * 6, model=cf.FederatedLogisticRegression()),
+        r"y has words and numbers, such as 'a' and 1\. Give all as text",
+    ),
+    **{
+        f"pandas.NA in a column of {dtype}": (
+            lambda dtype=dtype: fit(FRAME.assign(dose=pd.Series([True, pd.NA] * 6, dtype=dtype))),
+            r"X contains NaN in column 'dose', the first in row 1 .*schema=\"auto\"",
+        )
+        for dtype in ("Float64", "Int64", "boolean", "bool[pyarrow]", "object")
+    },
+    "pandas.NA to predict": (
+        lambda: fit(FRAME).predict(FRAME.assign(dose=pd.Series([1, pd.NA] * 6, dtype="Float64"))),
+        r"X contains NaN in column 'dose', the first in row 1 .*Drop these rows, or impute as at the fit",
+    ),
+    "a frame without columns": (lambda: fit(FRAME[[]]), r"X has 0 feature\(s\) \(shape=\(12, 0\)\)"),
+    "a list of dicts": (lambda: fit(FRAME.to_dict("records")), r"X is a list with names; give pandas\.DataFrame\(X\)"),
+    "a dict of columns": (lambda: fit(FRAME.to_dict("list")), r"X is a dict with names; give pandas\.DataFrame\(X\)"),
+    "a blank column of a frame": (
+        lambda: fit(FRAME.assign(seen=None), schema="auto"),
+        r"column 'seen' has no value at all\. Leave it out with X\.drop\(columns='seen'\)",
     ),
     "a hole in the folds": (lambda: fit(model=cf.FederatedLassoCV(cv=[0.0, np.nan] * 6)), r"6 row\(s\) have none"),
     "truth values for alphas": (lambda: fit(model=cf.FederatedLassoCV([True, 0.1])), r"alphas=\[True, 0\.1\] cannot be read"),

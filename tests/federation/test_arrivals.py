@@ -161,6 +161,7 @@ HIDDEN: dict[str, tuple[str, Any, str]] = {  # one model, with a flag
     "left out": ("numbers", LeaveOneOut(SQUARED, X, np.array([4]), np.array([[9e4], [1e5]])), "infinite"),
     "round": ("numbers", LocalUpdate(RUN, 0, 0, {"y": np.zeros(5)}), "not_finite"),
 }
+# or bounds, tested by their own
 NOT_SUMS = (
     "classes",
     "counts",
@@ -169,7 +170,7 @@ NOT_SUMS = (
     "high",
     "confusion_low",
     "confusion_high",
-)  # or bounds, tested by their own
+)
 
 
 def with_number(value: Any, number: float) -> Any:

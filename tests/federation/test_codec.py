@@ -116,10 +116,11 @@ def test_a_function_of_ones_own_is_named_and_must_be_accepted():
         {"record": "compfed.trace:Trace", "fields": {}},  # of ours, and nothing that travels
         {"record": "compfed.algorithms:find", "fields": {}},  # a function is not a record
         {"record": "compfed.losses:Squared", "fields": {"ridge": 0.0, "more": 1}},
+        # refused by its own check
         {
             "record": "compfed.losses:Squared",
             "fields": {"ridge": {"float": "-0x1p0"}},
-        },  # refused by its own check
+        },
         {"model": "os:system", "params": {"dict": {}}},
         {"lambda": "x"},
         {"cached": "0" * 64},

@@ -115,13 +115,14 @@ def as_integers(words: np.ndarray) -> list[int]:
 
 
 def test_the_second_implementation_gives_the_vectors_of_the_standards():
+    # RFC 7748, 5.2
     assert (
         x25519(
             bytes.fromhex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4"),
             bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c"),
         ).hex()
         == "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
-    )  # RFC 7748, 5.2
+    )
     okm = hkdf(b"\x0b" * 22, bytes(range(0xF0, 0xFA)), 42, bytes(range(13)))  # RFC 5869, A.1
     assert okm.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
     assert chacha20(bytes(32), 64).hex() == (  # RFC 8439, A.1, 1

@@ -130,6 +130,7 @@ def test_an_upper_bound_has_no_counts():
 # --- a server program receives sums only ---
 
 SUM_TYPES = (Description, HeldOutSum, MomentsSum, UpdateSum, Evaluate.Reply, Lipschitz.Reply, FinishRound.Reply)
+# of a description
 PER_SITE = {
     "rows",
     "weights",
@@ -139,7 +140,7 @@ PER_SITE = {
     "label_shapes",
     "offsets",
     "site_classes",
-}  # of a description
+}
 
 
 def values(thing: Any, field: str = "") -> Iterator[tuple[str, Any]]:

@@ -374,6 +374,6 @@ def test_a_query_that_is_not_in_the_list_does_not_leave():
     sent = list[Any]()
     agreement = InProcess(sites()).messages.agreement
     exchange = MessageExchange(agreement, Exactly(), lambda messages: sent.append(messages) or Carried({}))
-    with pytest.raises(InputError, match="Everything is not a query that sites know; they know Describe, "):
+    with pytest.raises(InputError, match=r"Everything is not a query that sites know; they know .*Describe, "):
         exchange([Request((Everything(),))])
     assert sent == []

@@ -74,9 +74,8 @@ COMMON = st.fixed_dictionaries(
         "positive": mostly(False, True, of=3),
         "site_weights": mostly("rows", "equal", of=4),
         "tol": mostly(1e-12, 1e-6, 1e-9, of=4),
-        "max_rounds": mostly(
-            30, 3, 100
-        ),  # a search that Newton steps do not finish must not compile first-order rounds here
+        # a search that Newton steps do not finish must not compile first-order rounds here
+        "max_rounds": mostly(30, 3, 100),
     }
 )
 

@@ -528,9 +528,10 @@ def test_a_sum_that_honest_sites_cannot_give_is_not_used(mistake, secure_sum, pa
 
 def test_a_site_that_always_reports_numbers_out_of_range_does_not_repeat_for_ever(masked_paths):
     federation, link = remote(masked_paths)
+    # behind the check word, a count, the factor and the flags of infinite models: a model is out of range
     link.meddle = lambda name, data, reply: (
         changed_words(link, name, reply(), plus(5, 1.0, sites_unit)) if name == "1" else reply()
-    )  # behind the check word, a count, the factor and the flags of infinite models: a model is out of range
+    )
     with pytest.raises(cf.InputError, match="Evaluate: a site has a number that is not finite in its reply"):
         ask(federation, Evaluate(OBJECTIVE, X))
     assert federation.number == 1 + 1 + 2048 // 32  # the enrolment, and every lift once

@@ -54,9 +54,8 @@ def test_each_further_bucket_saves_the_most():
 
 
 def test_a_hundred_thousand_different_sizes_are_put_into_few_buckets():
-    sizes = np.arange(
-        100_000, 0, -1
-    )  # one look at all cuts for each cut, for each bucket: a loop over them would not end
+    # one look at all cuts for each cut, for each bucket: a loop over them would not end
+    sizes = np.arange(100_000, 0, -1)
     found = _buckets(sizes)
     assert len(found) < 5
     assert sum(k for k, _ in found) == len(sizes)

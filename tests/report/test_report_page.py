@@ -268,6 +268,7 @@ def test_a_folder_keeps_the_result(model, tmp_path, capsys):
         ("[]", "not the result"),
         ('{"kind": "other"}', "kind"),
         ('{"kind": "fit", "x": {"npz": "a"}}', "damaged"),
+        ('{"kind": "fit"}', "EOFError"),
     ],
 )
 def test_a_folder_without_a_result_is_refused(content, message, tmp_path, capsys):
@@ -275,6 +276,8 @@ def test_a_folder_without_a_result_is_refused(content, message, tmp_path, capsys
 
     if content is not None:
         (tmp_path / "result.json").write_text(content)
+    if message == "EOFError":
+        (tmp_path / "result.npz").write_bytes(b"")
     assert main(["report", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert message in said

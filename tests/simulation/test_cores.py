@@ -38,7 +38,14 @@ for a, every in ((method, 1), (method, 3), (cf.algorithms.FedDA(eta=1.0, tau=2),
     mine, other = (run(problem, a, 4, record_every=every) for run in (cf.simulate, run_plain))
     same(mine, other)
     assert mine.provenance["mesh"] == {"devices": 2, "processes": 1}
+assert open(host_devices.CPU_LATENCY_FILE, "rb").read() == b""  # power is the machine's own matter, unless the caller asks
+assert cf.use_all_cores(2, awake=True) == 2
+same(cf.simulate(problem, a, 4), other)
 assert open(host_devices.CPU_LATENCY_FILE, "rb").read() == bytes(4)  # rounds on several cores keep them awake
+open(host_devices.CPU_LATENCY_FILE, "wb").close()
+assert cf.use_all_cores(2) == 2
+cf.simulate(problem, a, 4)
+assert open(host_devices.CPU_LATENCY_FILE, "rb").read() == b""
 half = cf.simulate(problem, a, 2)
 np.testing.assert_allclose(cf.simulate(problem, a, 2, resume=half).x, other.x, rtol=0, atol=1e-12)
 
@@ -97,12 +104,15 @@ def test_all_cores_are_asked_for_before_jax_has_started():
         cf.use_all_cores(there + 1)
     with pytest.raises(cf.InputError, match="count"):
         cf.use_all_cores(0)
+    with pytest.raises(cf.InputError, match="awake='yes' must be True or False"):
+        cf.use_all_cores(there, awake="yes")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="Linux says which files are open")
 def test_cores_are_kept_awake_by_an_open_file_that_says_0_us(tmp_path, monkeypatch):
     """Linux reads four bytes, and forgets them when the file is closed (its documentation of PM QoS)."""
     there = tmp_path / "latency"
+    monkeypatch.setattr(host_devices, "_awake", True)
     monkeypatch.setattr(host_devices, "CPU_LATENCY_FILE", str(there))
     with host_devices.keep_cores_awake():  # no such file: as it is for who may not write it
         assert not there.exists()

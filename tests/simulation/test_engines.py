@@ -78,10 +78,11 @@ def test_reference_and_simulate_agree(monkeypatch, problems, name, sites, batch_
             with pytest.raises(cf.InputError, match=f"{name} needs every client in every round; got participants=2"):
                 engine_(problem, algorithm, 50, **options)
         return
+    # by the messages of the plain loop, per site; closing replies are one bit
     carried = {
         "bytes_down": 0.0,
         "bytes_up": 0.0,
-    }  # by the messages of the plain loop, per site; closing replies are one bit
+    }
     take_part, finish_round = ClientMemory.take_part, ClientMemory.finish_round
 
     def counted(memory: ClientMemory, query: LocalUpdate) -> LocalUpdate.Reply:

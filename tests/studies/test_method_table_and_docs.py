@@ -81,6 +81,9 @@ def test_the_reference_in_the_class_is_that_of_the_docstring(name):
     assert reference.authors.split(",")[0] in credited
     assert ("Reconstruction:" in document) == reference.reconstructed
     assert str(reference.year) in credited
+    # the class says it once: `help` has it from there
+    text = str(reference)
+    assert f"References\n----------\n{text[0].upper()}{text[1:]}.\n" in (cls.__doc__ or "")
     assert reference.title in credited
     # nothing of a citation is missing, and none of it is lost on the way to a reader
     assert all(part and part in str(reference) for part in (reference.authors, reference.title, reference.where))

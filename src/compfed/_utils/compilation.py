@@ -30,13 +30,14 @@ import numpy as np
 from jax import Array
 from jax._src import xla_bridge  # JAX has no public function that tells whether it has started
 
-from compfed._utils.validation import check_int
+from compfed._utils.validation import check_bool, check_int
 from compfed.errors import ForkError, InputError
 
 MAX_PROGRAMS = 256  # one takes 1 to 4 MB, and a new shape of data needs several
 MAX_DISK_CACHE_BYTES = 2**30
 MIN_COMPILE_SECONDS = 0.05  # of a program worth writing to disk: reading one takes a few milliseconds
 CPU_LATENCY_FILE = "/dev/cpu_dma_latency"  # Linux: an open file with 4 bytes, the longest wake-up time in us
+_awake = False  # whether `use_all_cores` was told to keep the cores awake
 
 
 # --- programs in memory ---
@@ -145,7 +146,7 @@ def check_not_forked() -> None:
         raise ForkError
 
 
-def use_all_cores(count: int | None = None) -> int:
+def use_all_cores(count: int | None = None, *, awake: bool = False) -> int:
     """Let ``simulate`` and ``grid`` distribute the clients over the CPU cores of this machine.
 
     JAX sees one CPU device by default. This sets their number, for the whole process, and must come before JAX computes
@@ -153,14 +154,14 @@ def use_all_cores(count: int | None = None) -> int:
     one, and so does all of compfed except rounds of all clients that read more than a megabyte of rows. A GPU is used as
     before.
 
-    After a round the cores wait for each other. Linux may put an idle core to sleep, and waking it takes up to a third
-    of a round of mini-batches. Where this process may write ``/dev/cpu_dma_latency`` (root by default), it asks Linux to
-    keep the cores awake during such rounds.
-
     Parameters
     ----------
     count : int, optional
         The number of cores; all that this process may use by default.
+    awake : bool, default=False
+        Whether to ask Linux to let no core sleep while rounds are shared out, which takes power. After a round the cores wait for
+        each other, and waking one takes up to a third of a round of mini-batches. Without effect where this process may not
+        write ``/dev/cpu_dma_latency``, as only root may by default.
 
     Returns
     -------
@@ -182,6 +183,7 @@ def use_all_cores(count: int | None = None) -> int:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = cores if count is None else check_int(count, "count", 1)
+    keep_awake = check_bool(awake, "awake")
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError as error:
@@ -190,12 +192,17 @@ def use_all_cores(count: int | None = None) -> int:
                 f"use_all_cores({wanted}): JAX has started in this process already, with {there} CPU device(s). Call it before "
                 f"anything else that uses JAX, or set JAX_NUM_CPU_DEVICES={wanted} in the environment."
             ) from error
+    global _awake
+    _awake = keep_awake
     return wanted
 
 
 @contextmanager
 def keep_cores_awake() -> Iterator[None]:
-    """Ask Linux to let no core sleep inside this block, if this process may."""
+    """Ask Linux to let no core sleep inside this block, where the caller asked for it and this process may."""
+    if not _awake:
+        yield
+        return
     with ExitStack() as stack:
         with suppress(OSError):  # not Linux, or not allowed: rounds take longer, and nothing else changes
             file = stack.enter_context(open(CPU_LATENCY_FILE, "r+b", buffering=0))

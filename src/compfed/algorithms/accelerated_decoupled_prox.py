@@ -79,10 +79,6 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
     down_vectors : {"one", "two"}, default="one"
         Vectors of a broadcast. With "one" the clients repeat the server's momentum; with "two" it is sent.
 
-    References
-    ----------
-    Ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP, 2024.
-
     Examples
     --------
     >>> import compfed as cf

@@ -27,6 +27,7 @@ For methods that need more:
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
@@ -79,6 +80,12 @@ class Citation:
         return f"ours, after {what}" if self.ours or self.reconstructed else what
 
 
+def with_reference(doc: str, reference: str) -> str:
+    """A docstring with a section of references, before its examples."""
+    text, heading, examples = inspect.cleandoc(doc).partition("\nExamples\n--------\n")
+    return f"{text.rstrip()}\n\nReferences\n----------\n{reference[0].upper()}{reference[1:]}.\n{heading}{examples}"
+
+
 class Exchange(Protocol):
     """A broadcast, the clients' updates, and the server's step on their mean."""
 
@@ -129,6 +136,13 @@ class Algorithm(Generic[S, C, D, U]):
     schemes: ClassVar[tuple[Scheme, ...]] = ()
     state_depends_on: ClassVar[tuple[str, ...] | None] = None
     scalars: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **given: object) -> None:
+        """Give the docstring its section of references, from `citation`: it is written once."""
+        super().__init_subclass__(**given)
+        cited = vars(cls).get("citation")
+        if cited is not None and cls.__doc__:  # python -OO has none
+            cls.__doc__ = with_reference(cls.__doc__, str(cited))
 
     def init(self, x0: Array) -> tuple[S, C]:
         """The states of the server and of each client before round 0.

@@ -78,11 +78,6 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
         Error feedback. "EF21" is exact in the limit; "EF14" adds what was left out last time, and keeps a
         floor.
 
-    References
-    ----------
-    Ours, after Qiu, Ouyang, Xiong, You, Liu, Shi, "Compressed Proximal Federated Learning for Non-Convex
-    Composite Optimization on Heterogeneous Data", arXiv 2603.07654, 2026.
-
     Examples
     --------
     >>> import compfed as cf

@@ -55,11 +55,6 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Update]):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Ours, after Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
-    Federated Learning", ICML, 2020.
-
     Examples
     --------
     >>> import compfed as cf

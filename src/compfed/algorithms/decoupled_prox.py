@@ -155,10 +155,6 @@ class DecoupledProx(DriftCorrected):
     upload : {"auto", "model", "gradient-sum"}, default="auto"
         What a client sends: zhat_tau, or p - eta S; "auto" takes the second where all clients take part.
 
-    References
-    ----------
-    Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024, Algorithm 1.
-
     Examples
     --------
     >>> import compfed as cf

@@ -91,11 +91,6 @@ class FastFedDA(Algorithm[Server, Array, Broadcast, Sums]):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated Learning", ICML,
-    2022.
-
     Examples
     --------
     >>> import compfed as cf

@@ -65,11 +65,6 @@ class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Ours, after Wang, Marella, Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial
-    Participation", IEEE CDC, 2022.
-
     Examples
     --------
     >>> import compfed as cf

@@ -78,11 +78,6 @@ class FedAvg(AveragedLocalSteps):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
-    Decentralized Data", AISTATS, 2017.
-
     Examples
     --------
     >>> import compfed as cf

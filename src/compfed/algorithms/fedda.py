@@ -48,10 +48,6 @@ class FedDA(Algorithm[Global, None, Global, Update]):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML, Algorithm 2, 2021.
-
     Examples
     --------
     >>> import compfed as cf

@@ -70,11 +70,6 @@ class FedDR(Algorithm[Server, Client, Broadcast, Update]):
     start : {"previous", "centre"}, default="previous"
         Start of the inner steps: the previous x_i (exact), or y_i (leaves a floor).
 
-    References
-    ----------
-    Tran-Dinh, Pham, Phan, Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex
-    Federated Composite Optimization", NeurIPS, 2021.
-
     Examples
     --------
     >>> import compfed as cf

@@ -40,10 +40,6 @@ class FedMid(AveragedLocalSteps):
     server_prox : {"full", "single", "none"}, default="full"
         Prox parameter of the server: eta eta_g tau, eta eta_g, or no prox.
 
-    References
-    ----------
-    Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML, Algorithm 1, 2021.
-
     Examples
     --------
     >>> import compfed as cf

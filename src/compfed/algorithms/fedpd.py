@@ -59,11 +59,6 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
     updates : int, default=1
         Primal-dual updates per communication.
 
-    References
-    ----------
-    Zhang, Hong, Dhople, Yin, Liu, "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data", IEEE
-    Transactions on Signal Processing, 2021.
-
     Examples
     --------
     >>> import compfed as cf

@@ -60,11 +60,6 @@ class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Bastianello, Liu, Johansson, "Enhancing Privacy in Federated Learning through Local Training", arXiv
-    2403.17572, 2024.
-
     Examples
     --------
     >>> import compfed as cf

@@ -40,11 +40,6 @@ class FedProx(AveragedLocalSteps):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys,
-    2020.
-
     Examples
     --------
     >>> import compfed as cf

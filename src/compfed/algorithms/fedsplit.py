@@ -54,10 +54,6 @@ class FedSplit(Algorithm[Global, Client, Global, Update]):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federated optimization", NeurIPS, 2020.
-
     Examples
     --------
     >>> import compfed as cf

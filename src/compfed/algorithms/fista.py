@@ -76,11 +76,6 @@ class FISTA(Algorithm[Server, None, Broadcast, Update]):
     momentum : Plain, StronglyConvex or Restart, default=Restart()
         Rule for beta, from `compfed.algorithms.fista`.
 
-    References
-    ----------
-    Beck, Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems", SIAM J.
-    Imaging Sciences, 2009.
-
     Examples
     --------
     >>> import compfed as cf

@@ -126,11 +126,6 @@ class Mime(FrozenMomentum[Server, Client, Broadcast, Update]):
     beta : float, default=0.9
         Momentum.
 
-    References
-    ----------
-    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms in
-    Federated Learning", arXiv 2008.03606, 2020.
-
     Examples
     --------
     >>> import compfed as cf
@@ -138,6 +133,7 @@ class Mime(FrozenMomentum[Server, Client, Broadcast, Update]):
     Mime(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
     """
 
+    citation = FrozenMomentum.citation
     exact = True
     exact_sampled = False
 
@@ -185,10 +181,6 @@ class MimeLite(FrozenMomentum[LiteState, None, LiteState, LiteUpdate]):
     eta, eta_g, tau, beta
         Steps, number of local steps and momentum, as in `Mime`.
 
-    References
-    ----------
-    Karimireddy and others, "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning", 2020; see `Mime`.
-
     Examples
     --------
     >>> import compfed as cf
@@ -196,6 +188,7 @@ class MimeLite(FrozenMomentum[LiteState, None, LiteState, LiteUpdate]):
     MimeLite(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
     """
 
+    citation = FrozenMomentum.citation
     exact = False
 
     def init(self, x0):

@@ -41,11 +41,6 @@ class NaiveCoupled(DriftCorrected):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP, a remark,
-    2024.
-
     Examples
     --------
     >>> import compfed as cf

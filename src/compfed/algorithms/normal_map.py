@@ -65,11 +65,6 @@ class NormalMap(Algorithm[Global, Client, Global, Update]):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Ours, after Huang, Pu, Johansson, "Achieving Linear Speedup for Composite Federated Learning", arXiv
-    2602.03357, 2026.
-
     Examples
     --------
     >>> import compfed as cf

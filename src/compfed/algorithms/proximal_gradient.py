@@ -36,10 +36,6 @@ class ProximalGradient(Algorithm[Global, None, Global, Update]):
     eta : float
         Step size, below 2/L.
 
-    References
-    ----------
-    Beck, "First-Order Methods in Optimization", SIAM, chapter 10, 2017.
-
     Examples
     --------
     >>> import compfed as cf

@@ -62,9 +62,8 @@ class Random:
         return 1.0 / self.p
 
     def drawn(self, r):
-        key = shared_key(
-            run_key(0 if self.seed is None else self.seed), r
-        )  # in a run it is never None: see `with_seed`
+        # in a run it is never None: see `with_seed`
+        key = shared_key(run_key(0 if self.seed is None else self.seed), r)
         # p in single precision always: JAX draws in the precision of p, and lengths should not depend on the problem's
         return jax.random.geometric(key, jnp.asarray(self.p).astype(jnp.float32), dtype=jnp.int32)
 
@@ -96,11 +95,6 @@ class Scaffnew(Algorithm[Global, Client, Global, Update]):
         Local step size.
     steps : Fixed or Random, default=Fixed()
         Number of local steps of a round, from `compfed.algorithms.scaffnew`.
-
-    References
-    ----------
-    Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
-    Communication Acceleration! Finally!", ICML, Algorithms 1 and 2, 2022.
 
     Examples
     --------

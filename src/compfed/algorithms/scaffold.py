@@ -65,11 +65,6 @@ class Scaffold(Algorithm[Global, Client, Global, Update]):
     option : {"I", "II"}, default="II"
         New c_i: a full gradient at x ("I"), or the mean of the local gradients ("II").
 
-    References
-    ----------
-    Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
-    Learning", ICML, 2020.
-
     Examples
     --------
     >>> import compfed as cf

@@ -39,11 +39,6 @@ class ServerProx(DriftCorrected):
     tau : int, default=5
         Local steps per round.
 
-    References
-    ----------
-    Ours, after Zhou, Zhong, Shi, Wen, Yu, "FedCanon: Non-Convex Composite Federated Learning with Efficient
-    Proximal Operation on Heterogeneous Data", arXiv 2504.11903, 2025.
-
     Examples
     --------
     >>> import compfed as cf

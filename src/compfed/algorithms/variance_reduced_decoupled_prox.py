@@ -48,11 +48,6 @@ class VarianceReducedDecoupledProx(DriftCorrected):
         What a client sends: p - eta S with all clients, zhat_tau when clients are sampled; "model" for zhat_tau
         always.
 
-    References
-    ----------
-    Ours, after Johnson, Zhang, "Accelerating stochastic gradient descent using predictive variance reduction",
-    NeurIPS, 2013.
-
     Examples
     --------
     >>> import compfed as cf

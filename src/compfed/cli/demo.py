@@ -191,9 +191,8 @@ def demo(home: Path) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeOfGridWarning)  # the run said so already
         here = federation.settings.new_estimator().fit_federation(rehearsal(federation))
-        alike: Any = federation.settings.new_estimator().set_params(
-            alphas=model.alphas_
-        )  # without a policy the grid grows
+        # without a policy the grid grows
+        alike: Any = federation.settings.new_estimator().set_params(alphas=model.alphas_)
         simulated = alike.fit(table.X, table.y, sites=table.sites)
     pooled = FederatedLogisticRegression(alpha=float(model.alpha_), tol=1e-10).fit(table.X, table.y, sites=None)
     rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from compfed._utils.validation import is_dataframe
 from compfed.data.encoding import Encoded, encode, label_classes, propose, resolve
 from compfed.data.raw_table import RawColumn, RawTable
 from compfed.data.table_files import column_of_series, table_of_frame
+from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.schema import CategoricalColumn, Label, Schema
 
@@ -79,10 +81,22 @@ def encode_frame(
     raw, label = _with_labels(raw, y, None if given is None else given.label)
     parts = [raw] if where is None else _by_site(raw, where)
     if given is None:
-        used = propose(parts, label, classifies=classifies)
+        used = _proposed(parts, label, classifies)
     else:
         used = resolve(replace(given, label=_label(given, label, parts, classifies)), parts)
     return EncodedFrame(raw, used, encode(raw, used))
+
+
+def _proposed(parts: Sequence[RawTable], label: str | tuple[str, ...], classifies: bool | None) -> Schema:
+    """The schema for the parts of a DataFrame; errors that name an argument of a reader say what to do with a DataFrame."""
+    try:
+        return propose(parts, label, classifies=classifies)
+    except TableError as problem:
+        raise TableError(*map(_of_a_frame, (str(problem), problem.public_reason))) from None
+
+
+def _of_a_frame(text: str) -> str:
+    return re.sub(r"\bdrop=('[^']*'|\"[^\"]*\")", r"X.drop(columns=\1)", text)
 
 
 def encode_to_predict(X: pd.DataFrame, schema: Schema, name: str) -> Encoded:

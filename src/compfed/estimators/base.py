@@ -289,8 +289,16 @@ class FederatedModel(BaseEstimator):
             self._set_attributes(federation, fitted, cost)
             if not fitted.minimum.converged:
                 warnings.warn(self._why_not_converged(fitted), ConvergenceWarning, stacklevel=2)
+            self._warn_if_not_certified(fitted, stacklevel=3)
             self._warn_if_not_unique(fitted, stacklevel=3)
         return self
+
+    def _warn_if_not_certified(self, fitted: Fitted, stacklevel: int) -> None:
+        """Warn where the search met its tolerance, and rounding may hide more than that."""
+        if fitted.minimum.converged and not fitted.certificate.holds:
+            warnings.warn(
+                f"{type(self).__name__}: {fitted.certificate.words}", ConvergenceWarning, stacklevel=stacklevel
+            )
 
     def _warn_if_not_unique(self, fitted: Fitted, stacklevel: int) -> None:
         if fitted.undecided:
@@ -438,7 +446,16 @@ class FederatedModel(BaseEstimator):
         columns = getattr(checked, "feature_names_in_", None) if columns is None else columns
         names = labels if columns is None else columns  # labels that are not words are no names, and may mislead
         self.family().with_columns(None if names is None else tuple(map(str, names)), checked.n_features_in_)
-        return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns, offset)
+        y, weights = np.asarray(y), tables.as_weights(X, sample_weight)
+        if weights is None or weights.all():
+            y = self._check_labels(y)
+        elif not weights.any():
+            raise InputError(f"{me}: all sample weights are zero; at least one row must count.")
+        else:  # a row that does not count may have any label
+            counted = self._check_labels(y[weights > 0])
+            y = y.astype(counted.dtype)
+            y[weights > 0] = counted
+        return tables.make_table(me, X, y, sites, weights, columns, offset)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         """The labels of a table, checked at once; the sites check their own again."""
@@ -630,7 +647,7 @@ class FederatedModel(BaseEstimator):
                 rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
             except ValueError as problem:
                 if str(problem).startswith("Input X contains"):
-                    tables.refuse_missing(me, rows, None, "Drop these rows, or impute as at the fit.")
+                    tables.refuse_missing(me, rows, None, tables.AT_FIT)
                 raise
         z = np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
         return z if added is None else z + np.reshape(added, (-1, 1))
@@ -684,6 +701,7 @@ class FederatedModel(BaseEstimator):
             check_same_index(X, given, what)
         schema = getattr(self, "schema_", None)
         if schema is None or schema.label is None or schema.label.classes is None:
+            tables.check_labels(type(self).__name__, y)
             return y
         codes = labels_as_encoded(y, schema, f"{type(self).__name__}: y")
         return np.array(schema.label.classes)[codes.astype(int)]

@@ -288,6 +288,7 @@ class CrossValidated(FederatedModel):
         self.cv_results_ = _results(found, [coefs for coefs, _ in paths], bool(getattr(self, "relax", False)))
         self.n_fits_, self.n_fits_not_converged_ = len(fits), sum(not m.converged for m in fits)
         warn_if_not_converged(grid.name, fits, options.search, stacklevel)
+        self._warn_if_not_certified(found.fitted, stacklevel)
         self._warn_if_not_unique(found.fitted, stacklevel)
         if found.edge:
             warnings.warn(found.edge, EdgeOfGridWarning, stacklevel=stacklevel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,15 @@ from sklearn.utils.validation import _check_sample_weight
 
 from compfed._utils.arrays import as_slice, group_rows
 from compfed._utils.text import join_names, shapes_shown
-from compfed._utils.validation import as_site_labels, check_same_index, check_unmasked, is_dataframe, row_index
-from compfed.data.columns import WAY_OUT, as_floats, check_dataframe
+from compfed._utils.validation import (
+    as_site_labels,
+    check_same_index,
+    check_unmasked,
+    is_dataframe,
+    is_missing,
+    row_index,
+)
+from compfed.data.columns import WAY_OUT, Frame, as_floats, check_dataframe
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.rows import FileTable, Rows, room_for
@@ -36,13 +43,13 @@ class Unspecified:
 
 UNSPECIFIED = Unspecified()
 IMPUTE = 'Give fit a DataFrame and schema="auto", which imputes the mean over all sites, or drop these rows.'
+AT_FIT = "Drop these rows, or impute as at the fit."
 AUTO_SCHEMA = 'Give fit schema="auto", which encodes words, or encode them as numbers.'
 Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
 SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
 RowWeights = npt.ArrayLike | None  # of the rows
-Offset = (
-    npt.ArrayLike | str | None
-)  # one number per row, the name of a column, or a number for all rows of a prediction
+# one number per row, the name of a column, or a number for all rows of a prediction
+Offset = npt.ArrayLike | str | None
 SchemaLike = Schema | str | Path | None  # "auto", a schema, or the path of one
 
 
@@ -101,11 +108,32 @@ def warn_of_one_site(name: str, sites: object, stacklevel: int = 3) -> None:
 def check_features(name: str, X: Features, way_out: str = WAY_OUT) -> None:
     """Refuse features that would be read as something else; scikit-learn refuses the rest."""
     check_unmasked(X, f"{name}: X")
+    records: Any = X
+    if (isinstance(X, Mapping) and not issparse(X)) or (
+        isinstance(X, (list, tuple)) and isinstance(records[0] if X else None, Mapping)
+    ):
+        raise InputError(
+            f"{name}: X is a {type(X).__name__} with names; give pandas.DataFrame(X), whose columns have them."
+        )
     if is_dataframe(X):
+        if not X.shape[1]:
+            raise InputError(
+                f"{name}: X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required. Keep some columns."
+            )
         check_dataframe(X, f"{name}: X", way_out)
+        _check_no_na(name, X, way_out)
     elif _kind(X) in "USmM":
         as_floats(X, f"{name}: X")
     _check_real(name, "X", X)
+
+
+def _check_no_na(name: str, X: Frame, way_out: str) -> None:
+    """Refuse pandas.NA, which no array of numbers has, in columns of pandas' own types."""
+    own = X.loc[:, [not isinstance(dtype, np.dtype) or dtype.kind == "O" for dtype in X.dtypes]]
+    if own.isna().any(axis=None):
+        refuse_missing(
+            name, own.astype(object).mask(own.isna(), np.nan), own.columns, IMPUTE if way_out == AUTO_SCHEMA else AT_FIT
+        )
 
 
 def column_labels(X: object) -> tuple[Any, ...] | None:
@@ -166,6 +194,7 @@ def check_table(
     """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
     check_features(name, X, AUTO_SCHEMA)
     check_rows(name, X, y, sites, sample_weight, offset)
+    check_labels(name, y)
 
 
 def check_rows(
@@ -184,6 +213,24 @@ def check_rows(
     first = next((what for what, table in given.items() if row_index(table) is not None), "X")
     for what, table in given.items():
         check_same_index(given[first], table, what, first)
+
+
+def check_labels(name: str, y: npt.ArrayLike) -> None:
+    """Refuse labels that are missing, or words and numbers: NumPy would make words of both, and scikit-learn cannot sort them."""
+    if _kind(y) not in "OTU" and not isinstance(y, (list, tuple)):
+        return
+    values = np.asarray(y, dtype=object)
+    missing = np.array([is_missing(value) for value in values.flat], bool).reshape(values.shape)
+    if missing.any():
+        rows = missing.reshape(len(missing), -1).any(axis=1)
+        found = f"{int(rows.sum())} row(s) have none, the first is row {int(rows.argmax())}"
+        raise InputError(f"{name}: y must have a label in every row; {found}. Drop rows without a label.")
+    words = [isinstance(value, str) for value in values.flat]
+    if any(words) and not all(words):
+        word, number = (values.flat[words.index(kind)] for kind in (True, False))
+        raise InputError(
+            f"{name}: y has words and numbers, such as {word!r} and {number!r}. Give all as text, or all as numbers."
+        )
 
 
 def _kind(values: object) -> str:
@@ -212,22 +259,27 @@ def site_of_rows(name: str, sites: object, length: int) -> np.ndarray:
     return where
 
 
+def as_weights(X: Features, sample_weight: RowWeights) -> np.ndarray | None:
+    """Row weights as numbers >= 0; None without any."""
+    return (
+        None
+        if sample_weight is None
+        else _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    )
+
+
 def make_table(
-    name: str, X: Any, y: np.ndarray, sites: object, sample_weight: RowWeights, columns: Sequence[object] | None,
+    name: str, X: Any, y: np.ndarray, sites: object, weights: np.ndarray | None, columns: Sequence[object] | None,
     offset: Offset = None,
 ) -> CheckedTable:  # fmt: skip
-    """The table of checked X and y; `name` is the estimator's, for messages."""
+    """The table of checked X, y and weights; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
     length = X.shape[0]
     where = site_of_rows(name, sites, length)
     keep = np.arange(length)
-    weights = None
-    if sample_weight is not None:
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if weights is not None:
         keep = np.flatnonzero(weights)
-        if not keep.size:
-            raise InputError(f"{name}: all sample weights are zero; at least one row must count.")
     found, rows = group_rows(where[keep])
     names = None if columns is None else tuple(map(str, columns))
     added = None if offset is None else as_offset(name, offset, length)

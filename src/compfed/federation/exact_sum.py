@@ -138,9 +138,8 @@ def decode_pair(words: Words, unit: Unit) -> tuple[npt.NDArray[np.float64], npt.
     high = decode(words, unit)
     finite = np.isfinite(high)
     units = _units(unit, len(words))
-    counted = _multiples(
-        np.ldexp(np.abs(np.where(finite, high, 0.0)), -units)
-    )  # a rounded multiple of the unit is one too
+    # a rounded multiple of the unit is one too
+    counted = _multiples(np.ldexp(np.abs(np.where(finite, high, 0.0)), -units))
     rest = subtract(words, _negated(counted, (high < 0).astype(np.uint64)))
     rest[~finite] = 0
     return high, decode(rest, unit)

@@ -237,9 +237,8 @@ class QueryChecks:
             check_integer("batch_size", run_spec.batch_size, 1, run_spec.capacity)
             if not run_spec.batch_size <= self.rows <= run_spec.capacity:
                 raise InputError("batch_size must be at most the number of its rows, and capacity at least that")
-            self.numbers(
-                run_spec.capacity, f"a capacity of {run_spec.capacity} rows"
-            )  # a random number for each may be drawn
+            # a random number for each may be drawn
+            self.numbers(run_spec.capacity, f"a capacity of {run_spec.capacity} rows")
         if not isinstance(run_spec.algorithm, Algorithm):
             raise InputError(f"algorithm must be an Algorithm; got a {type(run_spec.algorithm).__name__}")
         self.algorithm(run_spec.algorithm, d)

@@ -171,7 +171,6 @@ def _keystream(key: bytes, words: int) -> Words:
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-    stream = (
-        Cipher(ChaCha20(key, nonce=bytes(16)), mode=None).encryptor().update(bytes(16 * words))
-    )  # counter and nonce: 0
+    # counter and nonce: 0
+    stream = Cipher(ChaCha20(key, nonce=bytes(16)), mode=None).encryptor().update(bytes(16 * words))
     return np.frombuffer(stream, "<u8").reshape(words, 2).astype(np.uint64, copy=False)

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 250  # of a line
 DIGITS = 6  # of a number in the page
+# bokeh would read formulas there, and fetch MathJax
 _MATHS = {
     "$$": "$\u200b$",
     "\\[": "\\\u200b[",
     "\\(": "\\\u200b(",
-}  # bokeh would read formulas there, and fetch MathJax
+}
 _BOKEH_MARKERS = {
     "o": "circle",
     "s": "square",

@@ -102,7 +102,7 @@ def read_result(run: str | Path) -> JsonObject:
         raise InputError(f"{path} cannot be read: {problem.strerror or problem}.") from None
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile) as problem:
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError, zipfile.BadZipFile) as problem:
         raise InputError(
             f"{path} is damaged ({type(problem).__name__}). Run the command that wrote it again."
         ) from None

@@ -1,9 +1,9 @@
 """The closed list of queries: what a server may ask, and what each site adds to the sum. Nothing else crosses the wall.
 
-One file each. A query is a record of arrays that owns its reply, the layout of the reply in a message, its contribution and
-the sum, its limits, and what leaves in words (`federation.query`). Several queries share a message, and several models
-(the rows of x) share a query. How a site computes its reply is in `federation.site.answers`, what it refuses in
-`federation.site.disclosure`.
+One file each; the two of a round share one. A query is a record of arrays that owns its reply, the layout of the reply in a
+message, its contribution and the sum, its limits, and what leaves in words (`federation.query`). Several queries share a
+message, and several models (the rows of x) share a query. How a site computes its reply is in `federation.site.answers`, what
+it refuses in `federation.site.disclosure`.
 """
 
 from __future__ import annotations

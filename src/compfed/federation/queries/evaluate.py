@@ -87,7 +87,12 @@ class Evaluate(Query):
         parts = {"value": r.value, "gradient": r.gradient, "terms": r.terms, "hessian": r.hessian}
         with np.errstate(over="ignore", invalid="ignore"):
             terms = {name: w * np.asarray(part, float) for name, part in parts.items() if part is not None}
-        far_out = np.any([~np.isfinite(t).reshape(len(t), -1).all(axis=1) for t in terms.values()], axis=0) & (w != 0)
+        far_out = np.zeros(len(terms["value"]), bool)
+        if w != 0:
+            for term in terms.values():
+                # a look at the whole first: it is nearly always finite
+                if not (finite := np.isfinite(term)).all():
+                    far_out |= ~finite.reshape(len(term), -1).all(axis=1)
         found: FieldValues = {"factor": np.array(w), "infinite": flag(far_out)}
         found["outside"] = np.zeros(len(far_out))
         shown = terms if not far_out.any() else {name: hidden(t, far_out) for name, t in terms.items()}

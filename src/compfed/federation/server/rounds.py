@@ -237,9 +237,8 @@ def evaluation_request(spec: FederatedProblem, X: np.ndarray, last: bool) -> Req
     queries: tuple[Any, ...] = (Evaluate(spec.objective, X),)
     if last and spec.loss.curvature is None and len(X) == 1:
         queries += (Lipschitz(spec.objective, X[0]),)
-    return Request(
-        queries, weights=spec.weights, weighting=spec.weighting, models=len(X), counts=False
-    )  # it mostly travels with a round
+    # it mostly travels with a round
+    return Request(queries, weights=spec.weights, weighting=spec.weighting, models=len(X), counts=False)
 
 
 def evaluation_of(spec: FederatedProblem, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluated:

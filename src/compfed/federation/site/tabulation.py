@@ -160,9 +160,8 @@ def _below(present: np.ndarray, thresholds: np.ndarray, rows: int, policy: Discl
     grid = threshold_grid(float(present.std()))
     counts = [np.searchsorted(present, point(thresholds / grid) * grid, side="right") for point in (np.floor, np.ceil)]
     m, last = policy.min_rows, max(rows // policy.min_rows - 1, 0)
-    first, second = (
-        np.minimum(count // m, last) for count in counts
-    )  # every bucket has min_rows rows, the last one more
+    # every bucket has min_rows rows, the last one more
+    first, second = (np.minimum(count // m, last) for count in counts)
     return np.stack([first * m, np.where(second == last, rows, second * m + m - 1)], axis=1).astype(float)
 
 
