@@ -19,6 +19,7 @@ from compfed.federation.query import Refusal, SiteRefusal
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.server.trial import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem
+from compfed.losses import OneOutput
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
@@ -26,7 +27,7 @@ from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.solvers.base import FIRST_ORDER, FederatedSolution, Method, SearchOptions, SecondOrder, SolverState, Start
 from compfed.solvers.first_order import faster_method, solve_by_rounds
 from compfed.solvers.search import Search, run_searches
-from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton
+from compfed.solvers.second_order import SOLVERS, PartialNewton, ProximalBFGS, ProximalNewton
 from compfed.stopping import OUT_OF_REACH
 
 
@@ -72,12 +73,15 @@ def make_search(
         choice = choose_method(spec, search.seconds_per_round, refused=reason)
         return _solver(spec, search, start, choice), choice.why
 
-    may_change = search.algorithm == "auto" and isinstance(solver, ProximalNewton)
+    may_change = search.algorithm == "auto" and isinstance(solver, (ProximalNewton, PartialNewton))
     return Search(spec, search, solver, start, state, choice.why, without_hessians if may_change else None)
 
 
 def _solver(spec: FederatedProblem, search: SearchOptions, start: Start, choice: Choice) -> SecondOrder:
     solver = search.algorithm
+    if choice.method is PartialNewton:
+        eta = ProximalBFGS.from_bounds(start.bounds(spec, search.tau)).eta
+        return PartialNewton(eta, spec.hessian_columns or (), longest=longest_step(spec))
     if not isinstance(solver, SecondOrder):
         solver = SOLVERS[choice.method.__name__].from_bounds(start.bounds(spec, search.tau))
     if isinstance(solver, ProximalBFGS) and spec.max_hessian_columns < np.inf:
@@ -134,6 +138,20 @@ def evaluate_start(
     return Start(x, *lipschitz_bounds(spec, summed_bound), scale, at, refused=refused, upper_bound=choice.second_order)
 
 
+def allowed_columns(spec: FederatedProblem, start: Start) -> tuple[int, ...] | None:
+    """The coordinates to ask Hessians on, where sites give them on some columns: those of the largest gradients at the start.
+
+    None where sites give all, or too few to be of use. They stay the same for all alphas and folds, because a site counts the
+    columns of all runs. The intercept does not count.
+    """
+    features, most, at = _features(spec), spec.max_hessian_columns, start.at
+    one_output = isinstance(spec.loss, OneOutput)
+    if start.refused or at is None or not one_output or not LEAST_SHARE * features <= most < features <= WHOLE:
+        return None
+    largest = np.argsort(-np.abs(at.gradient[:features]), kind="stable")[: int(most)]
+    return (*np.sort(largest).tolist(), *range(features, spec.d))
+
+
 def longest_step(spec: FederatedProblem) -> float:
     """The largest change of a coefficient in one step of ProximalBFGS, where sites refuse models that rest on few rows."""
     if spec.objective.classes is not None:
@@ -163,9 +181,10 @@ OF_WIDTH = 0.5  # the same for a loss with a curved part, as a share of its widt
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # the Hessian of a model with no more coefficients is asked for in full
 WIDTH = (64, 128)  # of a larger model, the Hessian on an eighth of its coordinates at least, within these bounds
+LEAST_SHARE = 0.5  # of the columns: a Hessian on fewer is not asked for
 WIDEST = 3000  # coordinates of a Hessian at most: 36 MB a message
 # Rounds that a search typically takes, from the runs behind docs/explanation/few-rounds.md
-ROUNDS = {"ProximalNewton": 12, "ProximalBFGS": 80, FIRST_ORDER: 1000}
+ROUNDS = {"ProximalNewton": 12, "PartialNewton": 40, "ProximalBFGS": 80, FIRST_ORDER: 1000}
 
 
 class Choice(NamedTuple):
@@ -231,8 +250,9 @@ def choose_method(
         costs[method] = seconds, f"{method.__name__}: about {rounds} rounds of {shown}, {seconds:.3g} s"
     if refused:
         costs.pop(ProximalNewton, None)
+        costs.pop(PartialNewton, None)
     elif spec.max_hessian_columns < _features(spec):
-        refused = f"The policies of the sites allow second derivatives on {int(spec.max_hessian_columns)} columns."
+        refused = f"The policies of the sites allow second derivatives on {int(spec.max_hessian_columns)} of {_features(spec)} columns."
     ranked = sorted(costs, key=lambda method: costs[method][0])
     why = f"expected at {seconds_per_round:g} s a round and {BANDWIDTH / 1e6:g} MB/s: "
     return Choice(ranked[0], f"{why}{'; '.join(costs[method][1] for method in ranked)}. {refused}".rstrip())
@@ -251,6 +271,8 @@ def rounds_and_bytes(spec: FederatedProblem, first_order: type[Algorithm]) -> di
     if spec.objective.profile:  # local steps know no intercept of the site
         found = {}
     found[ProximalBFGS] = ROUNDS["ProximalBFGS"], vectors
+    if spec.hessian_columns is not None:
+        found[PartialNewton] = ROUNDS["PartialNewton"], vectors + 8.0 * spec.loss.packed_size(len(spec.hessian_columns))
     w = working_width(spec.regulariser, spec.d)
     if w <= WIDEST and _features(spec) <= spec.max_hessian_columns:
         found[ProximalNewton] = ROUNDS["ProximalNewton"], vectors + 4 * w + 8.0 * spec.loss.packed_size(w)

@@ -263,11 +263,11 @@ class HessianSharing:
     ----------
     searches : sequence of Search
         The leader, then the others; each has a matrix.
-    limit : int
+    limit : float
         Shared Hessians that a search takes before it asks for its own.
     """
 
-    def __init__(self, searches: Sequence[Search], limit: int):
+    def __init__(self, searches: Sequence[Search], limit: float):
         self.leader, self.searches, self.limit = searches[0], list(searches), limit
         self.first = {id(search): search.metric for search in searches}
         self.taken = dict.fromkeys(self.first, 0)
@@ -293,6 +293,8 @@ class HessianSharing:
         if self.taken[id(search)] >= self.limit:
             return None
         mine, base, before = self.first[id(search)], self.first[id(self.leader)], search.state.at
+        if len(H) < search.spec.d:  # on some columns: the solver corrects it
+            return H
         if mine is not None and base is not None and mine is not base:
             moved = mine + (H - base)
             H = moved if np.linalg.eigvalsh(moved)[0] > 0 else H

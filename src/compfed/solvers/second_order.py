@@ -41,7 +41,7 @@ from compfed.algorithms.base import Bounds, Citation
 from compfed.federation.server.trial import Evaluated
 from compfed.regularisers import Regulariser
 from compfed.solvers.base import SecondOrder, SolverState, first_state
-from compfed.solvers.quadratic_model import bfgs_step, covers, newton_step, next_working_set
+from compfed.solvers.quadratic_model import OUTSIDE_DOMAIN, bfgs_step, covers, newton_step, next_working_set
 
 WIDTH = 512  # coordinates of the working set unless given: numbers sent grow with its square, to a megabyte
 
@@ -154,6 +154,55 @@ class ProximalBFGS(SecondOrder):
         if 1e-14 * norm(S) * norm(Y) < S @ Y and norm(S) > 1e-12 * norm(s.at.x):
             return {name: np.concatenate([s.kept[name][1:], pair[None]]) for name, pair in (("S", S), ("Y", Y))}
         return s.kept
+
+
+@dataclass(frozen=True)
+class PartialNewton(SecondOrder):
+    """ProximalNewton where sites give second derivatives on some columns only: on the others it learns from steps, as BFGS.
+
+    Its matrix is the last Hessian on `columns`, the mean of its diagonal for every other coordinate, and the corrections by the
+    last `memory` steps. Before the first Hessian it is I / eta.
+    """
+
+    citation = ProximalBFGS.citation
+    eta: float
+    columns: tuple[int, ...]
+    memory: int = 30
+    longest: float = np.inf
+
+    def init(
+        self, x0: np.ndarray, at: Evaluated | None = None, kept: Mapping[str, np.ndarray] | None = None
+    ) -> SolverState:
+        if not kept or "block" not in kept:
+            d = x0.size
+            nothing = {"S": np.zeros((0, d)), "Y": np.zeros((0, d)), "block": np.zeros((0, 0))}
+            kept = {"W": np.arange(d), "H": np.eye(d) / self.eta, **nothing}
+        return first_state(x0, kept=kept)
+
+    def minimise_model(self, g: Regulariser, at: Evaluated, kept: Mapping[str, np.ndarray]) -> np.ndarray:
+        return newton_step(g, at.x, at.gradient, kept["H"], kept["W"])
+
+    def hessian_coordinates(
+        self, g: Regulariser, at: Evaluated, x: np.ndarray, kept: Mapping[str, np.ndarray], ask: bool
+    ) -> np.ndarray | None:
+        return np.array(self.columns, np.int32) if ask else None
+
+    def keep(self, s: SolverState, at_trial: Evaluated, t: float, accepted: bool) -> Mapping[str, np.ndarray]:
+        """The new block, if one came, and the pairs with the new one, from rejected trials too."""
+        block = s.kept["block"] if at_trial.H is None else at_trial.H
+        S, Y = s.kept["S"], s.kept["Y"]
+        step, change = at_trial.x - s.at.x, at_trial.gradient - s.at.gradient
+        if s.at.value < OUTSIDE_DOMAIN and np.linalg.norm(step) > TINY * np.linalg.norm(at_trial.x):
+            S, Y = (np.concatenate([pairs, new[None]])[-self.memory :] for pairs, new in ((S, step), (Y, change)))
+        if t < 1e-6:  # the pairs mislead: forget them
+            S, Y = S[:0], Y[:0]
+        H, W = np.eye(at_trial.x.size) / self.eta, np.array(self.columns)
+        if len(block):
+            H *= self.eta * np.diag(block).mean()
+            H[np.ix_(W, W)] = block
+        for pair in zip(S, Y, strict=True):
+            H = corrected(H, *pair)
+        return {"W": s.kept["W"], "H": H, "S": S, "Y": Y, "block": block}
 
 
 SOLVERS: dict[str, type[SecondOrder]] = {"ProximalNewton": ProximalNewton, "ProximalBFGS": ProximalBFGS}

@@ -28,7 +28,7 @@ from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Box, ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
-from compfed.solvers.auto import evaluate_start, solve, solve_all
+from compfed.solvers.auto import allowed_columns, evaluate_start, solve, solve_all
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.splits import Fold, RowSubset
 from compfed.stopping import Certificate
@@ -402,6 +402,8 @@ def prepare(
     start = yield from evaluate_start(
         penalised, options.search, null, hessian=summary.subset is None or not fits or spec.loss_is_quadratic
     )
+    if summary.subset is None or shared is None:
+        spec = replace(spec, hessian_columns=allowed_columns(spec, start))
     return PreparedProblem(options, spec, scaling, columns_spread, start, summary)
 
 

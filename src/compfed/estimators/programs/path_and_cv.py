@@ -6,6 +6,7 @@ site splits its own rows, or one whole site is left out. The sites find the rows
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -195,7 +196,9 @@ class _Grid:
         first = problems[0]
         smooth = not getattr(first.spec.loss, "jumps", False)
         one_scaling = all(prepared.scaling is first.scaling for prepared in problems)
-        self.guesses = smooth and one_scaling and all(_matrix(start) is not None for start in self.starts)
+        self.partial = first.spec.hessian_columns is not None
+        known = self.partial or all(_matrix(start) is not None for start in self.starts)
+        self.guesses = smooth and one_scaling and known
 
     def _start(self, p: int) -> Start:
         """From the model at the next larger alpha, or the null model; folds with the matrix of all rows, unless they have one."""
@@ -219,7 +222,8 @@ class _Grid:
 
     def share(self, k: int, limit: int) -> HessianSharing:
         """The Hessians of all rows at alpha k, shared by the searches there."""
-        return HessianSharing([self.searches[p, k] for p in range(len(self.problems))], limit)
+        alone = math.inf if self.partial else limit  # a site gives no more columns of a fold than of all rows
+        return HessianSharing([self.searches[p, k] for p in range(len(self.problems))], alone)
 
     def between(self, p: int, k: int) -> Search:
         """The search at an alpha between two anchors: from a guess between them, or else from the nearest one."""
@@ -262,7 +266,9 @@ def guess_between(
     x, H = (1 - t) * left.at.x + t * right.at.x, (1 - t) * low + t * high
     g = (1 - t) * left.at.gradient + t * right.at.gradient
     g = g - 0.5 * t * (1 - t) * ((high - low) @ (right.at.x - left.at.x))
-    return first_state(newton_step(spec.regulariser, x, g, H, W), W if ask else None, known_hessian(W, H))
+    asked = W if spec.hessian_columns is None else np.array(spec.hessian_columns, np.int32)
+    kept = {name: part for name, part in left.kept.items() if name != "summed"} | {"H": H}
+    return first_state(newton_step(spec.regulariser, x, g, H, W), asked if ask else None, kept)
 
 
 def _first_order_path(
@@ -372,7 +378,15 @@ def cross_validate(
         [fit.prepare(federation, options, s, classes, shared) for s in [everything, *summaries]]
     )
     refused = prepared[0].null.refused  # a Hessian of all rows: then those of folds are refused too
-    prepared = [replace(one, null=replace(one.null, refused=one.null.refused or refused)) for one in prepared]
+    columns = prepared[0].spec.hessian_columns  # the same for folds: a site counts the columns of all
+    prepared = [
+        replace(
+            one,
+            null=replace(one.null, refused=one.null.refused or refused),
+            spec=replace(one.spec, hessian_columns=columns if one.scaling is shared.scaling else None),
+        )
+        for one in prepared
+    ]
     alphas = yield from grid.values(federation, prepared[0])
     empty = np.empty((0, len(options.gammas)))
     start = [ModelPath(one, split, [], [], empty) for one, split in zip(prepared, [None, *splits], strict=True)]
