@@ -172,6 +172,21 @@ def max_hessian_columns(enrolments: Sequence[Enrolment], folds: int = 0, jumps: 
     return least
 
 
+def hessian_note(names: Sequence[str], enrolments: Sequence[Enrolment]) -> str:
+    """For a person, before a fit: which sites allow second derivatives on some columns only, what follows, and what helps."""
+    width = enrolments[0].width
+    least = {name: e.max_hessian_share * e.rows for name, e in zip(names, enrolments, strict=True)}
+    few = sorted((int(most), name) for name, most in least.items() if most < width)
+    if not few:
+        return ""
+    shown = join_names([f"{name} on {most}" for most, name in few], ", ", 3)
+    fit, folds = ("about 20", "about 30") if 2 * few[0][0] >= width else ("30 to 80", "150 to 400")
+    return (
+        f"Second derivatives are allowed on fewer than the {width} columns (max_hessian_share): {shown}. So a fit takes {fit} "
+        f"messages and a cross-validation {folds}, instead of about 10 and 20. What helps: at most {few[0][0]} columns, or more rows."
+    )
+
+
 def magnitude_bits(values: np.ndarray | float) -> np.ndarray:
     """b such that numbers of this size are below 2**b; a multiple of `MAGNITUDE_BITS`. Of zero, the least there is."""
     exponent = np.frexp(np.abs(np.asarray(values, float)))[1]

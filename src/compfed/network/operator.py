@@ -19,6 +19,7 @@ from compfed._utils.text import text_table
 from compfed.errors import InputError
 from compfed.estimators.model_file import save_model
 from compfed.estimators.run_files import write_run
+from compfed.federation.enrolment import hessian_note
 from compfed.network.flower import FlowerLink, LinkError
 from compfed.network.run_folder import RunLog, read_status, run_lock
 from compfed.network.server import NoReply, RemoteFederation
@@ -117,6 +118,8 @@ def run(settings: FederationSettings, folder: Path) -> tuple[FederatedModel, Eva
             write_private(folder / "config.json", json.dumps(config, indent=2).encode())
             federation.attach(Display(log))
             with federation:
+                if note := hessian_note(federation.names, federation.enrolments):
+                    log.lines.append(f"  ! {note}")
                 model = settings.new_estimator().fit_federation(federation)
                 save_model(model, folder)  # an evaluation may be refused
                 evaluation = _evaluate(model, federation) if settings.evaluate else None

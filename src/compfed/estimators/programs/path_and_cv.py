@@ -155,7 +155,7 @@ def solve_paths(
             for prepared, last in zip(problems, before, strict=True)
         ]
         return (yield from gather(paths))
-    grid = _Grid(problems, alphas, search, before, splits)
+    grid = _Grid(problems, alphas, before, splits)
 
     done = 0
 
@@ -184,11 +184,10 @@ class _Grid:
         self,
         problems: Sequence[PreparedProblem],
         alphas: np.ndarray,
-        search: SearchOptions,
         before: Sequence[FederatedSolution | None],
         splits: Sequence[RowSubset | None],
     ):
-        self.problems, self.alphas, self.options, self.before, self.splits = problems, alphas, search, before, splits
+        self.problems, self.alphas, self.before, self.splits = problems, alphas, before, splits
         self.anchors = sorted({*range(0, len(alphas), STRIDE), len(alphas) - 1})
         self.searches: dict[tuple[int, int], Search] = {}
         self.starts = [self._start(p) for p in range(len(problems))]
@@ -213,7 +212,12 @@ class _Grid:
 
     def start(self, p: int, k: int) -> Search:
         """The search at an anchor."""
-        return self._made(p, k, make_search(self.problems[p].at(float(self.alphas[k])), self.options, self.starts[p]))
+        return self._made(
+            p, k, make_search(self.problems[p].at(float(self.alphas[k])), self._options(p), self.starts[p])
+        )
+
+    def _options(self, p: int) -> SearchOptions:
+        return replace(self.problems[p].options.search, progress=None)
 
     def _made(self, p: int, k: int, search: Search) -> Search:
         self.searches[p, k] = search
@@ -234,7 +238,7 @@ class _Grid:
         if self.guesses and one.metric is not None and other.metric is not None:
             ask = p == 0 and not spec.loss_is_quadratic
             made = make_search(
-                spec, self.options, prepared.null, guess_between(spec, one.state, other.state, share, ask)
+                spec, self._options(p), prepared.null, guess_between(spec, one.state, other.state, share, ask)
             )
             made.eager = False
         else:  # of two as near, the one at the larger alpha: its model is sparser
@@ -243,7 +247,7 @@ class _Grid:
             start = prepared.null
             if nearest is not None and known:
                 start = replace(start, x=nearest.x, at=nearest.at, kept=nearest.kept)
-            made = make_search(spec, self.options, start)
+            made = make_search(spec, self._options(p), start)
         return self._made(p, k, made)
 
 
@@ -379,9 +383,11 @@ def cross_validate(
     )
     refused = prepared[0].null.refused  # a Hessian of all rows: then those of folds are refused too
     columns = prepared[0].spec.hessian_columns  # the same for folds: a site counts the columns of all
+    loose = replace(options.search, tol=max(options.search.tol, options.cv_tol))
     prepared = [
         replace(
             one,
+            options=one.options if one is prepared[0] else replace(one.options, search=loose),
             null=replace(one.null, refused=one.null.refused or refused),
             spec=replace(one.spec, hessian_columns=columns if one.scaling is shared.scaling else None),
         )
@@ -501,7 +507,7 @@ def _continue_all(
     """All paths with these alphas added, which are smaller than those before, and their mean losses on the rows held out."""
     problems, gammas = [path.prepared for path in paths], paths[0].prepared.options.gammas
     before = [path.models[-1] if path.models else None for path in paths]
-    wanted = [None if len(gammas) > 1 or gammas[0] != 1 else path.split for path in paths]
+    wanted = [path.split if gammas == (1.0,) else None for path in paths]
     found = yield from solve_paths(federation, problems, alphas, progress, before, wanted)
     refits = yield from refit_on_supports(federation, list(zip(problems, found, strict=True)))
     more = [

@@ -1,0 +1,100 @@
+"""Where a disclosure policy allows second derivatives on some columns only: they are used, and the model is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import compfed as cf
+from compfed.federation import DisclosurePolicy, Evaluate, InProcess
+from compfed.federation.enrolment import hessian_note
+from compfed.federation.site.in_process import sites_of
+
+WIDTH, ROWS = 30, 80  # max_hessian_share 0.33 of 80 rows allows 26 of 30 columns
+
+
+def table(sites: int) -> cf.data.Sites:
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1, 1, (sites * ROWS, WIDTH))
+    w = np.where(np.arange(WIDTH) % 3 == 0, rng.normal(0, 1, WIDTH), 0.0)
+    y = (rng.random(len(X)) < 1 / (1 + np.exp(-2 * X @ w))).astype(int)
+    return cf.data.from_table(X, y, np.repeat(np.arange(sites), ROWS))
+
+
+class Listening(InProcess):
+    """Records the coordinates of the Hessians that it is asked for."""
+
+    asked: set[tuple[int, ...]]
+
+    def _carry(self, messages):
+        queries = [weighted.query for asked in messages.values() for weighted in asked]
+        self.asked |= {tuple(q.coords.tolist()) for q in queries if isinstance(q, Evaluate) and q.coords is not None}
+        return super()._carry(messages)
+
+
+def listening(sites: cf.data.Sites, policy: DisclosurePolicy | None) -> Listening:
+    made = Listening(sites, policy=policy, exact=policy is not None)
+    made.asked = set()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("model", "most"),
+    [
+        (cf.FederatedLogisticRegression(alpha=0.01, tol=1e-10), 32),  # 64 messages without any Hessian
+        (cf.FederatedLogisticRegressionCV(tol=1e-10, n_alphas=20), 46),  # 139 with 50 alphas
+    ],
+    ids=["fit", "cross-validation"],
+)
+def test_the_allowed_columns_are_used_and_no_other(model, most):
+    """The model is that of sites without a policy; what is asked for stays on 26 columns and the intercept, always the same."""
+    sites = table(4)
+    walled = listening(sites, DisclosurePolicy())
+    model.fit_federation(walled)
+    assert len(walled.asked) == 1
+    (columns,) = walled.asked
+    assert len(columns) == 27
+    assert columns[-1] == WIDTH
+    assert model.n_rounds_ <= most
+    assert model.certificate_.holds
+    fixed = {"alpha": getattr(model, "alpha_", 0.01), "tol": 1e-10}
+    expected = cf.FederatedLogisticRegression(**fixed).fit_federation(InProcess(sites))
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(model.coef_ == 0, expected.coef_ == 0)
+
+
+def test_a_table_whose_columns_are_used_up_is_fitted_without_hessians():
+    """An earlier run took other columns: the site refuses these, and the fit goes on."""
+    sites = sites_of(table(4), DisclosurePolicy())
+    for site in sites:
+        site.guard.charged = site.guard.charged._replace(hessian_columns=frozenset(range(26)))
+    federation = listening(table(4), None)
+    federation.sites = sites
+    found = cf.FederatedLogisticRegression(alpha=0.01, tol=1e-10).fit_federation(federation)
+    assert found.certificate_.holds
+    expected = cf.FederatedLogisticRegression(alpha=0.01, tol=1e-10).fit_federation(InProcess(table(4)))
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-8)
+
+
+def test_the_note_names_the_sites_and_the_way_out():
+    federation = InProcess(table(4), policy=DisclosurePolicy())
+    note = hessian_note(federation.names, federation.enrolments)
+    assert "0 on 26, 1 on 26, 2 on 26 and 1 more" in note
+    assert "at most 26 columns" in note
+    assert "about 20 messages" in note
+    assert hessian_note(federation.names, InProcess(table(4)).enrolments) == ""
+
+
+def test_a_tolerance_for_folds_alone():
+    """The model of all rows keeps its own tolerance; the losses that choose alpha move by far less than they differ."""
+    data = cf.data.bundled.breast_cancer()
+    exact, loose = (cf.FederatedLogisticRegressionCV(n_alphas=12, cv=3, cv_tol=tol) for tol in (None, 1e-6))
+    for model in (exact, loose):
+        model.fit(data.X, data.y, sites=data.sites)
+    assert loose.alpha_ == exact.alpha_
+    assert loose.certificate_.relative <= 1e-12
+    np.testing.assert_allclose(loose.coef_, exact.coef_, rtol=0, atol=1e-9 * np.abs(exact.coef_).max())
+    np.testing.assert_allclose(loose.cv_loss_, exact.cv_loss_, atol=2e-4)
+    assert loose.communication_.bytes_up < exact.communication_.bytes_up
+    with pytest.raises(cf.InputError, match="cv_tol"):
+        cf.FederatedLassoCV(cv_tol=-1.0).fit(data.X, data.y, sites=data.sites)
