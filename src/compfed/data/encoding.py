@@ -372,8 +372,17 @@ def _proposed(name: str, parts: Parts, problems: Problems) -> Column | None:
     if _is_free_text(name, parts, problems):
         return None
     _check_capitals(name, parts, problems)
-    levels = sorted_levels({word for _, raw in parts for word in raw.values if word is not None})
+    levels = ordered_levels(parts)
     return CategoricalColumn(tuple(levels), "level" if missing else "refuse")
+
+
+def ordered_levels(parts: Parts) -> list[str]:
+    """The levels of a column of words that some row has: in the order of its category, where it has one, or sorted."""
+    found = {word for _, raw in parts for word in raw.words() if word is not None}
+    order = parts[0][1].levels
+    if order is None or any(raw.levels != order for _, raw in parts):
+        return sorted_levels(found)
+    return [level for level in order if level in found]
 
 
 def _alike(name: str, parts: Parts, problems: Problems) -> bool:
