@@ -137,8 +137,8 @@ def test_from_files_to_a_model_with_one_command(write, tmp_path, capsys):
     np.testing.assert_allclose(coefficients(found, X), oracle.coef_[0], atol=1e-8)
     assert found["sites"] == {name: len(frame) for name, frame in FRAMES.items()}
     measured, p, died = found["evaluation"], oracle.predict_proba(X)[:, 1], ALL["died"] == "yes"
-    assert measured["auc_low"] - 1e-12 <= roc_auc_score(died, p) <= measured["auc_high"] + 1e-12
-    assert measured["auc_high"] - measured["auc_low"] <= 0.002
+    assert measured["auc"]["rounding_low"] - 1e-12 <= roc_auc_score(died, p) <= measured["auc"]["rounding_high"] + 1e-12
+    assert measured["auc"]["rounding_high"] - measured["auc"]["rounding_low"] <= 0.002
     assert measured["brier"] == pytest.approx(brier_score_loss(died, p), abs=1e-8)
     assert measured["log_loss"] == pytest.approx(log_loss(died, p), abs=1e-8)
     assert measured["accuracy"] == pytest.approx(accuracy_score(died, p > 0.5))

@@ -70,11 +70,12 @@ def fit_record(names: list[str], sites: list[str]) -> dict[str, Any]:
         "kind": "fit", "estimator": "FederatedLogisticRegression", "features": names, "sites": sites, "coef": coef,
         "intercept": [0.1], "classes": [names[0], names[1]], "alpha": 0.1, "label": names[2],
         "evaluation": {
-            "weight": 100.0, "events": 40.0, "how": "as given", "auc": 0.81, "auc_low": 0.8, "auc_high": 0.82, "brier": 0.2,
+            "weight": 100.0, "events": 40.0, "how": "as given", "brier": 0.2,
+            "auc": {"value": 0.81, "rounding_low": 0.8, "rounding_high": 0.82},
             "intervals": {},
             "roc": {f"{kind}_positive_{end}": [0.0, 0.2, 1.0] for kind in ("false", "true") for end in ("low", "high")},
             "calibration": {f"{kind}_{end}": [0.1, 0.5, 0.9] for kind in ("weight", "predicted", "observed") for end in ("low", "high")},
-            "per_site": {site: {"weight": 50.0, "auc": 0.8, "auc_low": 0.8, "auc_high": 0.8} for site in sites},
+            "per_site": {site: {"weight": 50.0, "auc": {"value": 0.8, "rounding_low": 0.8, "rounding_high": 0.8}} for site in sites},
         },
         "schema": names[3],
     }  # fmt: skip

@@ -537,8 +537,8 @@ class FederatedModel(BaseEstimator):
     ) -> Evaluation:
         """Measure how well the model predicts rows that several sites hold.
 
-        The sites add sums and counts; over a network no prediction of a row leaves its site. Two classes: AUC with an interval
-        that contains it, ROC and calibration curves, calibration slope and intercept, Brier score, log-loss, confusion
+        The sites add sums and counts; over a network no prediction of a row leaves its site. Two classes: AUC with its
+        rounding bounds, ROC and calibration curves, calibration slope and intercept, Brier score, log-loss, confusion
         matrix. Several classes: the same without calibration. Numbers: R^2, errors, deviance explained, calibration.
 
         Parameters
@@ -568,7 +568,7 @@ class FederatedModel(BaseEstimator):
         >>> table = cf.data.bundled.breast_cancer()
         >>> model = cf.FederatedLogisticRegression(alpha=0.01).fit(table.X, table.y, sites=table.sites)
         >>> found = model.evaluate(table.federation())
-        >>> round(found.auc, 3), round(found.brier, 3)
+        >>> round(found.auc.value, 3), round(found.brier, 3)
         (0.992, 0.033)
         """
         check_is_fitted(self)

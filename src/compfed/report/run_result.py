@@ -14,7 +14,8 @@ kind "fit" (`compfed.estimators.export.result_of`)
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},
     communication {rounds, bytes_up, bytes_down, queries [{query, models, bytes_up, bytes_down, leaves}]},
     trace {column: array}, algorithm, sites, schema (text), provenance, versions,
-    evaluation {weight, events, how, auc, auc_low, auc_high, brier, r2, ..., intervals {measure: [low, high]},
+    evaluation {weight, events, how, brier, r2, ..., intervals {measure: [low, high]},
+                auc {value, rounding_low, rounding_high, confidence_low, confidence_high},
                 roc {false_positive_low, false_positive_high, true_positive_low, true_positive_high},
                 calibration {weight_low, predicted_low, observed_low, ..._high}, per_site {site: evaluation}}
 kind "methods" (`compare_methods`)

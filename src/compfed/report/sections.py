@@ -392,24 +392,34 @@ def _evaluation_parts(record: Record) -> list[Part]:
         if (name != "weight" or weighted) and any(each.get(name) is not None for each in columns.values())
     ]
     for key in keys:
-        rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+        if key != "auc":
+            rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+            continue
+        each = [found[name].get(key) for name in columns]
+        rows.append(["AUC (ties count half)", *("-" if one is None else f"{one[0]:.3f}" for one in each)])
+        rows.append(["rounding bounds of the AUC", *("-" if one is None else _bounds(*one) for one in each)])
+        rows.append(["confidence interval of the AUC", *map(words.confidence, columns.values())])
     note = ""
     if any(" to " in cell for row in rows for cell in row[1:]):
         why = {
             True: ": counts are known to blocks of rows only",
-            False: ": rows with equal scores (ties) may be in either order",
+            False: ": some scores were not told apart",
         }.get(evaluation.get("rounded_counts"), "")
-        note = html.paragraph(f"An interval contains the value for certain{why}.", "note")
+        note = html.paragraph(f"Rounding bounds, a to b, contain the value for certain{why}.", "note")
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
     plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
     return [*parts, plots] if plots else parts
+
+
+def _bounds(value: float, low: float, high: float) -> str:
+    return f"{low:.3f} to {high:.3f}" if high - low > words.BOUNDED else "exact"
 
 
 def _measure(found: Sequence[Any] | None) -> str:
     if found is None:
         return "-"
     value, low, high = found
-    if low is not None and high is not None and high - low > 2e-3:
+    if low is not None and high is not None and high - low > words.BOUNDED:
         return f"{low:.3f} to {high:.3f}"
     return f"{value:.3f}" if abs(value) < 100 else words.number(value)
 
@@ -429,7 +439,11 @@ def _roc_plot(evaluation: Record) -> Plot | None:
     for k, (label, (x, y)) in enumerate(curves.items()):
         some = thinned(len(x))
         series.append(Series(label, {"x": x[some], "y": y[some]}, "line", k, legend=label if len(curves) > 1 else None))
-    auc = next((_measure(rest) for key, *rest in words.measures(evaluation) if key == "auc"), "-")
+    auc = "-"
+    for key, value, low, high in words.measures(evaluation):
+        if key == "auc" and low is not None and high is not None:
+            bounds = _bounds(value, low, high)
+            auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if bounds != "exact" else "")
     return _square("roc", series, "1 - specificity", "sensitivity", f"ROC curve; AUC {auc}.")
 
 

@@ -28,11 +28,12 @@ MEASURES = {  # of an evaluation, the most telling first
     "npv": "negative predictive value", "accuracy": "accuracy",
 }  # fmt: skip
 MEANINGS = {
-    "auc": "the chance that a row with the event gets a higher risk than one without",
+    "auc": "the chance that a row with the event gets a higher risk than one without; ties count half",
     "r2": "the share of the variance that is explained; below 0, the mean outcome predicts better",
     "brier": "the mean squared error of the predicted risks; 0 is perfect",
 }
 MOST_NAMES = 8
+BOUNDED = 2e-3  # a value whose rounding bounds are further apart is shown with them
 REHEARSAL = "Rehearsal: all rows were in this process."
 HOW = {"as given": "this model on the rows given; optimistic if it was fitted to them"}
 
@@ -125,11 +126,13 @@ def goodness(result: Record) -> list[str]:
     said, evaluation = [], result.get("evaluation")
     for key, value, low, high in measures(evaluation)[:3]:
         name = MEASURES[key]
-        apart = low is not None and high is not None and high - low > 2e-3
-        shown = f"between {low:.3f} and {high:.3f}, for certain" if apart else number(value)
-        said.append(f"{name[0].upper()}{name[1:]}: {shown}.")
+        said.append(f"{name[0].upper()}{name[1:]}: {number(value)}.")
         if key in MEANINGS:
             said.append(f"This is {MEANINGS[key]}.")
+        if low is not None and high is not None and high - low > BOUNDED:
+            said.append(f"Rounding bounds: {low:.3f} to {high:.3f}, which contain it for certain.")
+        if key == "auc":
+            said.append(f"Confidence interval: {confidence(evaluation)}.")
     if evaluation and evaluation.get("how"):
         said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
     cv = result.get("cv")
@@ -160,15 +163,23 @@ def _null_loss(result: Record, mean: np.ndarray) -> float | None:
     return None if np.asarray(path["coefs"])[first].any() else float(mean[first])
 
 
+def confidence(evaluation: Record | None) -> str:
+    """The confidence interval of the AUC."""
+    auc = (evaluation or {}).get("auc") or {}
+    low, high = auc.get("confidence_low"), auc.get("confidence_high")
+    return "not computed" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
 def measures(evaluation: Record | None) -> list[tuple[str, float, float | None, float | None]]:
-    """(key of `MEASURES`, value, low, high) of every measure that an evaluation has; low and high bound it for certain."""
+    """(key of `MEASURES`, value, low, high) of every measure that an evaluation has; low and high are its rounding bounds."""
     given, found = evaluation or {}, []
     for key in MEASURES:
         value = given.get(key)
-        if value is None or not np.isfinite(value):
-            continue
-        low, high = given.get("intervals", {}).get(key, (given.get(f"{key}_low"), given.get(f"{key}_high")))
-        found.append((key, float(value), low, high))
+        low, high = given.get("intervals", {}).get(key, (None, None))
+        if key == "auc" and value is not None:
+            value, low, high = value["value"], value["rounding_low"], value["rounding_high"]
+        if value is not None and np.isfinite(value):
+            found.append((key, float(value), low, high))
     return found
 
 

@@ -13,7 +13,7 @@ at most. So with p_j the weight of the positives in bin j, sum_j p_j N(e_{j-1}) 
 the left: sum_j p_j N-(j-1) = sum_j (P - P(e_j)) (N-(j) - N-(j-1)), j = 1..E, by summation by parts. N- does not fall, so this
 falls as P(e_j) grows; P+(j) in its place, and back by parts, gives the left side. The right side is the same with all signs
 turned. Both ends are attained by some rows, so no interval from these numbers is narrower. With exact counts its width is
-sum_j p_j n_j / (P N): the pairs that share a bin.
+sum_j p_j n_j / (P N): the pairs that share a bin. Scores that share a bin narrower than `TIE` are equal, and their pairs count half.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.estimators.evaluation import CalibrationCurve, Evaluation, RocCurve
+from compfed.estimators.evaluation import Auc, CalibrationCurve, Evaluation, RocCurve
 from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path_and_cv import check_classes_of_splits, check_cv
@@ -38,7 +38,8 @@ from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, SiteFold, cv_splits, t
 EDGES, RANGE = 1000, 1e8  # thresholds of the first message, and the largest of them
 POLICY_EDGES, POLICY_RANGE = 100, 1e3  # the same, where a site has a disclosure policy
 WIDTH = 5e-4  # of an AUC interval that needs no further message
-REFINEMENTS = 3  # messages after the first
+REFINEMENTS = 12  # messages after the first, at most: scores that are not tied take three
+TIE = 1e-9  # scores (log-odds) that differ by less, or by a smaller share, are equal
 NO_LINES = np.empty((0, 2))
 GROUPS = 10  # of predicted risk, in a calibration curve
 NEWTON_MESSAGES, NEWTON_MESSAGES_WALLED = 25, 10
@@ -248,20 +249,32 @@ class Scored:
         return float(each.sum()) - inside, inside
 
     def auc(self, k: int) -> tuple[float, float]:
-        """The bounds on the AUC of score k; NaN without rows of both kinds."""
+        """The bounds on the AUC of score k, with ties by half; NaN without rows of both kinds."""
         N, P = self.totals(k)
         if not (N > 0 and P > 0):
             return np.nan, np.nan
-        return auc_bounds(self.low[k][:, 0], self.high[k][:, 0], N, P)
+        low, high = auc_bounds(self.low[k][:, 0], self.high[k][:, 0], N, P)
+        ties = float(self._pairs(k)[self._tied(k)].sum()) if (self.low[k] == self.high[k]).all() else 0.0
+        ends = low + ties / 2, high - ties / 2  # which rounding may turn around
+        return min(ends), max(ends)
 
     def uncertainty(self, k: int) -> np.ndarray:
-        """The share of the pairs that each bin holds, the two open ones included."""
+        """The share of the pairs that each bin holds, the two open ones included; 0 for a bin of equal scores."""
+        return np.where(self._tied(k), 0.0, self._pairs(k))
+
+    def _pairs(self, k: int) -> np.ndarray:
         N, P = self.totals(k)
         if not (N > 0 and P > 0):
             return np.zeros(len(self.edges[k]) + 1)
         middle = (self.low[k][:, 0] + self.high[k][:, 0]) / 2
         n, p = (np.diff(middle[g], prepend=0.0, append=whole) for g, whole in ((0, N), (1, P)))
         return n * p / (N * P)
+
+    def _tied(self, k: int) -> np.ndarray:
+        """Which bins are so narrow that their scores are equal."""
+        edges = self.edges[k]
+        narrow = np.diff(edges) <= TIE * np.maximum(1.0, np.abs(edges[1:]))
+        return np.concatenate([[False], narrow, [False]])
 
 
 def auc_bounds(low: np.ndarray, high: np.ndarray, N: float, P: float) -> tuple[float, float]:
@@ -418,8 +431,7 @@ def _evaluation(
     found |= {"how": how, "weight": weight, "classes": tuple(classes.tolist()), "class_weights": each, "kind": kind}
     found["rounded_counts"] = walled
     by_class = np.array([scored.auc(k) for k in range(len(scored.edges))])
-    low, high = by_class.mean(axis=0)
-    found |= {"auc": float((low + high) / 2), "auc_low": float(low), "auc_high": float(high), "auc_by_class": by_class}
+    found |= {"auc": Auc.within(*by_class.mean(axis=0)), "auc_by_class": tuple(Auc.within(*each) for each in by_class)}
     if len(classes) > 2:
         return Evaluation(**found, **_table(sums, weight))
     slope, intercept, in_the_large = line
