@@ -148,6 +148,17 @@ class Schema:
         return tuple(found)
 
     @property
+    def comparisons(self) -> tuple[str, ...]:
+        """What the coefficient of each encoded feature compares: a unit, or a level with the reference."""
+        found = []
+        for column in self.columns.values():
+            if isinstance(column, CategoricalColumn):
+                found += [f"against {column.levels[0]}"] * len(column.encoded_levels)
+            else:
+                found.append("per unit")
+        return tuple(found)
+
+    @property
     def unresolved(self) -> tuple[str, ...]:
         """Columns whose missing values stand for a mean or a most frequent level that is not known yet."""
         return tuple(

@@ -157,9 +157,11 @@ def test_the_words_are_those_of_the_model(model, pages):
     largest = np.argmax(np.abs(model.coef_[0] * model.feature_scale_))
     row = re.search(rf'<th scope="row">{model.feature_names_in_[largest]}</th>(.*?)</tr>', text)
     assert row is not None
-    cells = [float(cell) for cell in re.findall(r"<td>(.*?)</td>", row[1])]
+    compared, *cells = re.findall(r"<td>(.*?)</td>", row[1])
+    assert compared == "per unit"
     effect = model.coef_[0, largest] * model.feature_scale_[largest]
-    np.testing.assert_allclose(cells, [model.coef_[0, largest], effect, np.exp(effect)], rtol=6e-3)
+    coefficient = model.coef_[0, largest]
+    np.testing.assert_allclose([float(cell) for cell in cells], [coefficient, np.exp(coefficient), effect], rtol=6e-3)
 
 
 def test_a_certificate_that_does_not_hold_is_said_first(model):

@@ -87,6 +87,10 @@ def _add_table(add: Callable[..., object]) -> None:
         metavar="COL",
         help="column that is added to the linear predictor, such as the log of a time at risk",
     )
+    event = (
+        "class of the label whose odds are modelled: the event (default: the last one; of two such as no and yes, yes)"
+    )
+    add("--positive-class", metavar="CLASS", help=event)
     add("--schema", default="auto", metavar="auto|FILE", help="what the columns are (default: %(default)s)")
 
 
@@ -142,7 +146,7 @@ def fit(args: argparse.Namespace) -> int:
         with working("reading"):
             sites = data.from_files(
                 args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
-                weight=args.weight, offset=args.offset, **_reading(args),
+                weight=args.weight, offset=args.offset, positive_class=args.positive_class, **_reading(args),
             )  # fmt: skip
         _check_evaluation(sites, args)
         with working("fitting"):
@@ -155,7 +159,7 @@ def fit(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(_summary(model, sites, evaluation, args.out)))
     else:
-        print(f"{_rows_text(sites)}\n{_notes_text(sites)}\n{result_text(model)}\n")
+        print(f"{_rows_text(sites)}\n{_notes_text(sites)}\n{result_text(model, args.label)}\n")
         if evaluation is not None:
             print(f"{evaluation}\n")
         print(f"Run folder: {args.out}{', with report.html' if (args.out / 'report.html').exists() else ''}")
@@ -178,13 +182,12 @@ def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None,
         measured["per_site"] = {
             site: {name: value for name, value in found.items() if name not in curves} for site, found in each.items()
         }
-    found = {
+    same = ("alpha", "classes", "event", "features", "coef", "ratios", "comparisons", "intercept")
+    return {
         "folder": str(folder), "estimator": result["estimator"], "rows": int(sites.sizes.sum()),
-        "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)), "alpha": result.get("alpha"),
-        "classes": result.get("classes"), "features": result["features"], "coef": result["coef"],
-        "intercept": result["intercept"], "certificate": result["certificate"]["words"], "evaluation": measured or None,
+        "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)), **{name: result.get(name) for name in same},
+        "certificate": result["certificate"]["words"], "evaluation": measured or None,
     }  # fmt: skip
-    return found
 
 
 def _new_model(args: argparse.Namespace) -> FederatedModel:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from compfed.errors import InputError
 
-OPTIONS = "alpha|decimal|drop|encoding|features|label|l1_ratio|missing|offset|penalty_factors|schema|sep|site|weight"
+OPTIONS = "alpha|decimal|drop|encoding|features|label|l1_ratio|missing|offset|penalty_factors|positive_class|schema|sep|site|weight"
 
 
 @contextlib.contextmanager

@@ -486,6 +486,23 @@ def label_classes(tables: Sequence[RawTable], label: str, classifies: bool | Non
     return found
 
 
+def with_positive_class(schema: Schema, event: object) -> Schema:
+    """The schema with one of its two classes as the last one, which is the event."""
+    assert schema.label is not None
+    classes = schema.label.classes
+    if classes is None or len(classes) != 2:
+        found = "no classes" if classes is None else f"{len(classes)} classes"
+        raise InputError(
+            f"positive_class={event!r}: the label {schema.label.column!r} has {found}; an event is one of two."
+        )
+    at = int(codes_of(np.array([str(event)], object), classes)[0])
+    if at < 0:
+        raise InputError(
+            f"positive_class={event!r} is not a class of {schema.label.column!r}. Give {join_names(list(map(_shown, classes)), ' or ')}."
+        )
+    return replace(schema, label=replace(schema.label, classes=(classes[1 - at], classes[at])))
+
+
 def _shown(label: object) -> str:
     return repr(label) if isinstance(label, str) else number_text(float(label))  # pyright: ignore[reportArgumentType]
 

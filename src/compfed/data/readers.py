@@ -24,6 +24,7 @@ from compfed.data.encoding import (
     propose,
     resolve,
     select_columns,
+    with_positive_class,
 )
 from compfed.data.frames import as_schema, text_columns
 from compfed.data.raw_table import RawTable, joined
@@ -58,6 +59,7 @@ def from_files(
     schema: Schema | str | Path | None = None,
     weight: str | None = None,
     offset: str | None = None,
+    positive_class: object = None,
     format: Format | None = None,
     sep: str | None = None,
     decimal: str | None = None,
@@ -87,6 +89,9 @@ def from_files(
         its columns are used, whatever else is in the files.
     weight, offset : str, optional
         Columns with the weight and the offset of a row.
+    positive_class : optional
+        The class of the label that is the event: the coefficients are those of its log-odds. By default the last one; of two such as
+        no and yes, yes. With ``schema="auto"``; a Schema says it by the order of its classes.
     format : {"csv", "parquet"}, optional
         By the ending of each file by default.
     sep, decimal, encoding : str, optional
@@ -135,7 +140,14 @@ def from_files(
         raise InputError(f"{join_names(empty)} has a header and no rows. Leave the file out, or export it again.")
     parts = [(k, table, None) for k, table in enumerate(tables)] if site is None else _by_site(tables, site)
     columns: dict[str, Any] = {"features": chosen, "drop": dropped, "weight": weight, "offset": offset}
+    if positive_class is not None and (given is not None or schema is None):
+        raise InputError(
+            f"positive_class={positive_class!r} is for schema='auto'; a Schema names the event as the last of its classes."
+        )
+    columns["classifies"] = None if positive_class is None else True
     used = _chosen_schema(schema, given, [part for _, part, _ in parts], label, [site] if site else [], columns)
+    if positive_class is not None:
+        used = with_positive_class(used, positive_class)
     way_out = f"{AUTO}, or leave the column out with drop=." if schema is None else None
     encoded = encode_all(tables, used, way_out=way_out)
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}

@@ -199,6 +199,11 @@ class FederatedModel(BaseEstimator):
         """Loss and penalty, from the parameters; refuses parameters that cannot be used."""
         raise NotImplementedError
 
+    @property
+    def ratio_name(self) -> str | None:
+        """The statistician's word for exp(coef_), such as "odds ratio"; None where it has no meaning."""
+        return None
+
     # --- fitting ---
 
     def set_params(self, **params: object) -> Self:

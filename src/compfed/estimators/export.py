@@ -64,6 +64,9 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         "features": [f"feature {j}" for j in range(coef.shape[1])] if names is None else [str(name) for name in names],
         "classes": plain(getattr(model, "classes_", None)),
         "coef": coef,
+        "ratios": ratios_of(model),
+        "comparisons": list(comparisons_of(model)),
+        "event": event_of(model),
         "intercept": np.atleast_1d(model.intercept_),
         "feature_scale": getattr(model, "feature_scale_", None),
         "alpha": plain(getattr(model, "alpha", None) if alpha is None else alpha),
@@ -85,6 +88,26 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         found |= place
         found["provenance"] = {name: plain(value) for name, value in trace.provenance.items() if name not in apart}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def ratios_of(model: FederatedModel) -> JsonObject | None:
+    """exp(coefficient), per unit or per level, with its name; None where it has no meaning."""
+    if (name := getattr(model, "ratio_name", None)) is None:
+        return None
+    with np.errstate(over="ignore"):
+        return {"name": name, "values": np.exp(np.atleast_2d(model.coef_))}
+
+
+def comparisons_of(model: FederatedModel) -> tuple[str, ...]:
+    """What the coefficient of each feature compares: "per unit", or "against" the reference level."""
+    schema, width = getattr(model, "schema_", None), np.shape(model.coef_)[-1]
+    return ("per unit",) * width if schema is None else schema.comparisons
+
+
+def event_of(model: FederatedModel) -> Any:
+    """The class whose log-odds the coefficients add up to; None unless there are two."""
+    classes = plain(getattr(model, "classes_", None))
+    return classes[1] if getattr(model, "ratio_name", None) == "odds ratio" and classes is not None else None
 
 
 def _path(model: Any) -> JsonObject | None:

@@ -395,6 +395,11 @@ class Counts(ElasticNetFamily):
 class LogLink(BoundedModel, Regressor):
     """Predictions are exp(X w + b)."""
 
+    @property
+    def ratio_name(self) -> str | None:
+        """The statistician's word for exp(coef_)."""
+        return "rate ratio"
+
     def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict the expected outcome, exp(X w + b), or exp(X w + b + offset) of a model that has one."""
         return np.exp(self.linear_predictor(X, offset)[:, 0])
@@ -605,6 +610,11 @@ class FederatedGammaRegressor(LogLink):
 
     def family(self) -> Family:
         return Amounts(self.l1_ratio, False, self.penalty_factors, self.bounds)
+
+    @property
+    def ratio_name(self) -> str | None:
+        """The statistician's word for exp(coef_)."""
+        return "ratio of means"
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         y = as_floats(y, f"{type(self).__name__}: y")

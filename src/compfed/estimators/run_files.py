@@ -30,7 +30,7 @@ from compfed._utils.text import join_names, printable
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.evaluation import Evaluation
-from compfed.estimators.export import evaluation_of, result_of
+from compfed.estimators.export import comparisons_of, evaluation_of, ratios_of, result_of
 from compfed.estimators.model_file import NAME as MODEL
 from compfed.estimators.model_file import save_model
 from compfed.report.page import write_run_report
@@ -97,17 +97,19 @@ def check_run_folder(folder: Path) -> None:
 
 
 def coefficients_csv(model: FederatedModel) -> str:
-    """The coefficients as CSV: one line per feature and one for the intercept, one column per output."""
+    """The coefficients as CSV: one line per feature and one for the intercept; coefficients per output, and exp(coefficient)."""
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(coef.shape[1])])
     classes = [str(c) for c in getattr(model, "classes_", ())]
-    one = len(coef) == 1
+    one, ratios = len(coef) == 1, ratios_of(model)
     heads = (
         ["coefficient"] if one else classes if len(classes) == len(coef) else [f"output {k}" for k in range(len(coef))]
     )
+    columns = coef if ratios is None else np.concatenate([coef, ratios["values"]])
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
-    lines.writerow(["feature", *heads])
-    lines.writerows([name, *map(repr, map(float, row))] for name, row in zip(names, coef.T, strict=True))
-    lines.writerow(["(intercept)", *map(repr, map(float, intercept))])
+    lines.writerow(["feature", "compared", *heads, *([] if ratios is None else [ratios["name"]])])
+    for name, compared, row in zip(names, comparisons_of(model), columns.T, strict=True):
+        lines.writerow([name, compared, *map(repr, map(float, row))])
+    lines.writerow(["(intercept)", "", *map(repr, map(float, intercept)), *[""] * (ratios is not None)])
     return out.getvalue()

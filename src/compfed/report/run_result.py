@@ -9,6 +9,8 @@ whether sums were exact, as over a network, or in double precision.
 
 kind "fit" (`compfed.estimators.export.result_of`)
     place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha,
+    ratios {name, values (outputs, features)}: exp(coef), with the word for it; comparisons: "per unit" or "against ..." for each
+    feature; event: the class whose log-odds are modelled,
     path {alphas, coefs (alphas, outputs, features)},
     cv {alphas, losses (alphas, splits), best, one_standard_error, rule, leave_one_out},
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},

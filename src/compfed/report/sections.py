@@ -110,15 +110,24 @@ def _coefficient_parts(record: Record) -> list[Part]:
     caption = (
         f"Coefficients, the largest first ({ZERO_NOTE}). Per standard deviation they can be compared with each other."
     )
+    ratios, coef = _ratios(record), np.atleast_2d(np.asarray(record["coef"], float))
+    hover = {"coefficient": np.vectorize(_coefficient_text, [object])(coef.T)}
+    if ratios is not None:
+        hover[ratios[0]] = np.array(ratios[1], object)[:, None]
     return [
         html.heading("Coefficients"),
-        coefficient_plot(found, "coefficients", caption, static),
+        coefficient_plot(found, "coefficients", caption, static, hover),
         _coefficient_table(record),
     ]
 
 
-def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -> Plot:
-    """An interactive figure: one row per variable, one marker per model, hollow where zero."""
+def coefficient_plot(
+    found: Coefficients, key: str, caption: str, static: str, hover: Mapping[str, np.ndarray] | None = None
+) -> Plot:
+    """An interactive figure: one row per variable, one marker per model, hollow where zero.
+
+    `hover` has further texts of a marker by name, of shape (features, models).
+    """
     order, labels = found.rows(), list(dict.fromkeys(found.groups))
     series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "ruler", colour=GREY)]
     for k, label in enumerate(labels):
@@ -128,10 +137,12 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
         y = np.repeat(np.arange(len(order)), len(columns)) + (k - (len(labels) - 1) / 2) * min(0.2, 0.8 / len(labels))
         names = np.repeat([shorten(found.features[j], 60) for j in order], len(columns))
         flat = values.ravel()
+        texts = {name: of[order][:, columns].ravel() for name, of in (hover or {}).items()}
         for zero in (False, True):
             some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
             if some.any():
                 data = {"x": flat[some], "y": y[some], "variable": names[some], "model": [label] * int(some.sum())}
+                data |= {name.replace(" ", "_"): list(of[some]) for name, of in texts.items()}
                 name = label if len(labels) > 1 else None
                 series.append(
                     Series(
@@ -146,7 +157,8 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
                         size=9 if len(labels) == 1 else 7,
                     )
                 )
-    tips = [("variable", "@variable"), ("coefficient", "@x{%.4g}")]
+    tips = [("variable", "@variable"), *((name, f"@{name.replace(' ', '_')}") for name in hover or {})]
+    tips.append(("coefficient" if hover is None else found.axis.removeprefix("coefficient "), "@x{%.4g}"))
     return Plot(
         key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order], static=static,
         tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips,
@@ -161,27 +173,39 @@ def _coefficient_table(record: Record) -> str:
     used = np.flatnonzero(coef.any(axis=0))
     scale = np.asarray(record.get("feature_scale", np.ones(len(names))), float)
     order = used[np.argsort(-np.abs(coef[:, used] * scale[used]).max(axis=0), kind="stable")]
-    binary = len(coef) == 1 and bool(record.get("classes"))
     classes = record.get("classes") if len(coef) > 1 else None
     heads = [str(c) for c in classes] if classes is not None else ["coefficient"] * len(coef)
-    has_scale, rows = record.get("feature_scale") is not None and len(coef) == 1, []
+    has_scale, ratios, rows = record.get("feature_scale") is not None and len(coef) == 1, _ratios(record), []
+    compared = record.get("comparisons") or ["per unit"] * len(names)
     for j in order[:MOST_TABLE_ROWS]:
-        row = [names[j], *(words.number(value, 4) if value else "0" for value in coef[:, j])]
-        if has_scale:
-            effect = coef[0, j] * scale[j]
-            row += [words.number(effect, 3), *([words.number(np.exp(effect), 3)] if binary else [])]
-        rows.append(row)
-    if has_scale:
-        heads += ["per standard deviation", *(["odds ratio per standard deviation"] if binary else [])]
+        row = [names[j], compared[j], *(_coefficient_text(value) for value in coef[:, j])]
+        row += [] if ratios is None else [ratios[1][j]]
+        rows.append([*row, words.number(coef[0, j] * scale[j], 3)] if has_scale else row)
+    heads += [] if ratios is None else [ratios[0]]
+    heads += ["coefficient per standard deviation"] if has_scale else []
     intercept = np.ravel(np.asarray(record.get("intercept", []), float))
-    rows.append(["(intercept)", *(words.number(v, 4) for v in intercept), *[""] * (len(heads) - len(intercept))])
-    text = html.table(["variable", *heads], rows, "numbers")
+    rows.append(["(intercept)", "", *map(_coefficient_text, intercept), *[""] * (len(heads) - len(intercept))])
+    text = html.table(["variable", "compared", *heads], rows, "numbers")
+    if (event := words.event_text(record)) is not None:
+        text = html.paragraph(f"The event is {event}: the coefficients add up to its log-odds.", "note") + text
     if len(order) > MOST_TABLE_ROWS:
         text += html.paragraph(f"{len(order) - MOST_TABLE_ROWS} smaller ones are in result.json.", "note")
     zero = [name for j, name in enumerate(names) if j not in set(used.tolist())]
     if zero:
         text += html.paragraph(f"Exactly zero: {join_names(zero, most=MOST_NAMES)}.", "note")
     return text
+
+
+def _coefficient_text(value: float) -> str:
+    return words.number(value, 4) if value else "0"
+
+
+def _ratios(record: Record) -> tuple[str, list[str]] | None:
+    """The name of exp(coefficient), and its value for every feature, as the table and the figure show it."""
+    found = record.get("ratios")
+    if not found or np.shape(found["values"])[0] != 1:
+        return None
+    return found["name"], [words.ratio_text(value) for value in np.asarray(found["values"], float)[0]]
 
 
 def _path_parts(record: Record) -> list[Part]:

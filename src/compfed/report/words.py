@@ -52,6 +52,18 @@ def number(value: object, digits: int = 3) -> str:
     return f"{x:.{digits}g}" if 1e-3 <= abs(x) < 1e6 else f"{x:.{max(digits - 2, 1)}e}"
 
 
+def ratio_text(ratio: float) -> str:
+    """An odds or rate ratio with three digits of its distance from 1: 0.156, 1.00031, 4.62.
+
+    >>> ratio_text(0.15623), ratio_text(1.000312), ratio_text(1.0), ratio_text(4.6187)
+    ('0.156', '1.000312', '1', '4.62')
+    """
+    away = abs(ratio - 1)
+    if not np.isfinite(ratio) or ratio <= 0 or away == 0:
+        return number(ratio)
+    return number(ratio, min(3 + max(0, -int(np.floor(np.log10(away))) - 1), 12))
+
+
 def size(count: float) -> str:
     """A number of bytes for people: 300 bytes, 12.3 kB, 2.5 MB."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -115,10 +127,22 @@ def variables(result: Record) -> list[str]:
 
 
 def _what_rises(result: Record) -> str:
+    if (event := event_text(result)) is not None:
+        return f"the odds of {event}"
     classes = result.get("classes")
     if classes:
         return f"the odds of class {shorten(str(classes[-1]), 40)!r}"
     return "the expected count" if "Poisson" in str(result.get("estimator")) else "the prediction"
+
+
+def event_text(result: Record) -> str | None:
+    """The event of a model of two classes: died = yes."""
+    event = result.get("event")
+    if event is None:
+        return None
+    event = int(event) if isinstance(event, float) and event.is_integer() else event
+    label = result.get("label")
+    return f"{shorten(str(label), 40)} = {shorten(str(event), 40)}" if label else f"class {shorten(str(event), 40)!r}"
 
 
 def goodness(result: Record) -> list[str]:
