@@ -345,7 +345,8 @@ def test_the_run_folder_is_for_its_owner_and_only_an_earlier_fit_is_replaced(fil
     finally:
         os.umask(before)
     text = capsys.readouterr().out
-    assert "210 rows of 3 site(s), 7 features. Rehearsal: all rows were in this process." in text
+    assert "210 rows of 3 sites: 5 columns make 7 features." in text
+    assert "Rehearsal: all rows were in this process." in text
     assert "ward=müde" in text
     assert f"Next: compfed predict {run} NEW.csv" in text
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in run.iterdir()} == dict.fromkeys(
@@ -397,9 +398,10 @@ def test_a_column_that_the_reader_left_out_is_on_the_screen(tmp_path, capsys):
     argv = ["fit", str(tmp_path), "--label", "days", "--model", "ridge", "--alpha", "1", "--evaluate", "none"]
     assert main([*argv, "--out", str(tmp_path / "run")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("210 rows of 3 site(s), 2 features.")
+    assert lines[0] == "210 rows of 3 sites: 2 columns make 2 features."
     said = "the first column has no name and numbers the rows; it was left out."
-    assert lines[1:5] == [*(f"note: {name}.csv: {said}" for name in sorted(NAMES)), ""]
+    assert lines[2:7] == [*(f"{name}.csv: {said}" for name in sorted(NAMES)), lines[5], ""]
+    assert lines[5].startswith("Rehearsal")
 
 
 def test_the_screen_says_what_is_there(files, tmp_path, capsys):

@@ -128,3 +128,145 @@ def test_counts_have_rate_ratios(tmp_path, capsys):
     np.testing.assert_allclose(found["ratios"]["values"], np.exp(found["coef"]), rtol=1e-12)
     assert "event" not in found or found["event"] is None
     assert json.dumps(found["comparisons"])
+
+
+# --- columns that are no variables ---
+
+
+def with_more(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """With an identifier, dates and names, as an export of a hospital has them."""
+    rng, made = np.random.default_rng(4), {}
+    for k, (name, frame) in enumerate(frames.items()):
+        days = pd.to_datetime("2019-01-01") + pd.to_timedelta(rng.integers(0, 700, len(frame)), "D")
+        made[name] = frame.assign(
+            patient_id=1000 * k + rng.permutation(len(frame)), visit=days.strftime("%Y-%m-%d"),
+            name=rng.choice([f"name {j}" for j in range(90)], len(frame)),
+        )  # fmt: skip
+    return made
+
+
+@pytest.fixture(scope="module")
+def dirty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    frames = with_more({name: frame.drop(columns="days") for name, frame in FRAMES.items()})
+    return write(tmp_path_factory.mktemp("dirty"), frames)
+
+
+GIVEN = ["--label", "died", "--model", "logistic", "--alpha", ALPHA, "--evaluate", "none"]
+
+
+def test_dates_identifiers_and_names_are_left_out_and_said_before_the_fit(dirty, died, tmp_path, capsys):
+    found = fit([dirty, *GIVEN], tmp_path / "run", capsys)
+    plain = fit([died, *GIVEN], tmp_path / "plain", capsys)
+    assert (found["features"], found["coef"]) == (plain["features"], plain["coef"])
+    text = printed([dirty, *GIVEN], tmp_path / "run", capsys)
+    before, after = text.split("alpha = ")
+    assert "210 rows of 3 sites: 5 columns make 7 features." in before
+    assert (
+        "patient_id: numbers its rows, left out as an identifier; --keep 'patient_id' uses it all the same." in before
+    )
+    assert re.search(
+        r"visit: dates \(2019-01-\d\d to 2020-11-\d\d\), left out; --dates 'visit=year' uses the year, ", before
+    )
+    assert re.search(
+        r"name: \d+ different values in 210 rows, left out as names, codes or free text; --keep 'name'", before
+    )
+    missing = int(ALL["bmi"].isna().sum())
+    mean = f"{ALL['bmi'].mean():.4g}"
+    assert f"bmi: {missing} of 210 values are missing ({missing / 210:.0%}); {mean}, the mean of the others" in before
+    assert "Reference levels: sex = female; smoker = no; ward = day; short." in before
+    assert "left out" not in after
+    page = sections.contents(read_result(tmp_path / "run"), None)
+    said = "".join(part for part in page.parts if isinstance(part, str))
+    assert "patient_id: numbers its rows, left out" in said
+    assert f"{mean}, the mean of the others, stands for them" in said
+    assert main(["predict", str(tmp_path / "run"), str(died / "oslo.csv")]) == 0  # none of them is needed
+
+
+def test_a_date_may_be_its_year_or_the_days_since_a_date(dirty, tmp_path, capsys):
+    frames = {path.stem: pd.read_csv(path) for path in sorted(dirty.iterdir())}
+    visits = np.concatenate([pd.to_datetime(frame["visit"]) for frame in frames.values()])
+    for given, expected in (("year", visits.astype("datetime64[Y]").astype(float) + 1970),
+                            ("2019-06-01", (visits - np.datetime64("2019-06-01")) / np.timedelta64(1, "D"))):  # fmt: skip
+        sites = cf.data.from_files(dirty, "died", schema="auto", features=["age", "visit"], dates={"visit": given})
+        np.testing.assert_array_equal(np.concatenate(sites.features)[:, 1], expected)
+    run = tmp_path / "run"
+    found = fit([dirty, *GIVEN, "--dates", "visit=2019-06-01"], run, capsys)
+    assert found["comparisons"][found["features"].index("visit")] == "per day"
+    schema = cf.Schema.read(run / "schema.toml")
+    assert schema.columns["visit"] == cf.NumericColumn(date="2019-06-01")
+    first = next(iter(frames.values())).head(3)
+    first.assign(visit=["31.12.2020", "01.02.2019", "01JAN2020"][0:1] * 3).to_csv(tmp_path / "new.csv", index=False)
+    assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 0
+    first.assign(visit="03/04/2020").to_csv(tmp_path / "new.csv", index=False)
+    capsys.readouterr()
+    assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 2
+    assert "whose month may come first or second; write them as 2019-04-03" in capsys.readouterr().err
+    assert main(["fit", str(dirty), *map(str, GIVEN), "--features", "age,visit"]) == 2
+    assert "which number do they stand for? --dates 'visit=year'" in capsys.readouterr().err
+
+
+def test_a_column_that_looks_like_names_can_be_kept(dirty, tmp_path, capsys):
+    found = fit([dirty, *GIVEN, "--keep", "name,patient_id"], tmp_path / "run", capsys)
+    frames = [pd.read_csv(path) for path in sorted(dirty.iterdir())]
+    levels = set(pd.concat(frames)["name"])
+    assert sum(name.startswith("name=") for name in found["features"]) == len(levels) - 1
+    assert "patient_id" in found["features"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "left_out"),
+    [
+        ("patient_id", np.random.default_rng(0).permutation(60) + 1, True),
+        ("PatientID", np.random.default_rng(0).permutation(60) + 1, True),
+        ("covid", np.random.default_rng(0).permutation(60) + 1, False),
+        ("uric_acid", np.random.default_rng(0).permutation(60) + 100, False),
+        ("row", np.arange(60) + 7, True),  # in order
+        ("weight", np.random.default_rng(0).normal(70, 9, 60), False),
+        ("age", np.random.default_rng(0).integers(20, 90, 60), False),
+        ("day", 20190101 + np.arange(60) % 28, True),  # dates as numbers
+        ("cost", 20190101 + 50 * np.random.default_rng(1).permutation(60), False),
+        ("town", np.array(["oslo", "rome", "bonn"])[np.arange(60) % 3], False),
+        ("icd", np.array([f"I{k}" for k in range(40)])[np.arange(60) % 40], True),
+        ("us", [f"{1 + k % 12}/{1 + k % 28}/2020" for k in range(60)], True),
+        ("month", ["jan", "feb", "mar"] * 20, False),
+    ],
+)
+def test_what_looks_like_a_variable_and_what_does_not(name, values, left_out):
+    frame = pd.DataFrame({name: values, "x": np.random.default_rng(2).normal(size=60), "y": np.arange(60) % 7})
+    model, given = cf.FederatedLasso(alpha=0.01), {"sites": None, "schema": "auto"}
+    if left_out:
+        with pytest.warns(cf.LeftOutWarning, match=f"^{name}: .*, left out"):
+            model.fit(frame, "y", **given)
+    else:
+        model.fit(frame, "y", **given)
+    assert (name in model.schema_.columns) != left_out
+
+
+# --- rows without a label ---
+
+
+def test_rows_without_a_label_are_dropped_and_counted_on_request(died, tmp_path, capsys):
+    frames = {path.stem: pd.read_csv(path) for path in sorted(died.iterdir())}
+    gaps = {
+        name: frame.assign(died=frame["died"].mask(np.arange(len(frame)) % 20 == k))
+        for k, (name, frame) in enumerate(frames.items())
+    }
+    folder = write(tmp_path / "in", gaps)
+    assert main(["fit", str(folder), *map(str, GIVEN), "--out", str(tmp_path / "run")]) == 2
+    assert "Drop rows without a label, or say --drop-unlabelled." in capsys.readouterr().err
+    found = fit([folder, *GIVEN, "--drop-unlabelled"], tmp_path / "run", capsys)
+    counts = {name: int(frame["died"].isna().sum()) for name, frame in gaps.items()}
+    assert found["sites"] == {name: len(gaps[name]) - counts[name] for name in gaps}
+    each = ", ".join(f"{count} of {name}.csv" for name, count in counts.items())
+    assert found["table"]["notes"] == [f"{sum(counts.values())} rows without a label dropped: {each}"]
+    dropped = write(tmp_path / "dropped", {name: frame.dropna(subset="died") for name, frame in gaps.items()})
+    assert fit([dropped, *GIVEN], tmp_path / "run", capsys)["coef"] == found["coef"]
+
+
+def test_advice_with_a_dotted_name_is_toml():
+    import tomllib
+
+    with pytest.raises(cf.InputError, match=r"\[columns\.\"a\.b\"\]: impute = 'none'") as error:
+        cf.Schema.from_toml('[columns."a.b"]\nimpute = "none"\n')
+    head = re.findall(r"\[columns[^\]]*\]", str(error.value))[0]
+    assert tomllib.loads(head) == {"columns": {"a.b": {}}}

@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         for dtype in ("Float64", "Int64", "boolean", "bool[pyarrow]", "object")
     },
     "pandas.NA to predict": (
-        lambda: fit(FRAME).predict(FRAME.assign(dose=pd.Series([1, pd.NA] * 6, dtype="Float64"))),
+        lambda: fit(FRAME, model=cf.FederatedLasso(0.0)).predict(FRAME.assign(dose=pd.Series([1, pd.NA] * 6, dtype="Float64"))),
         r"X contains NaN in column 'dose', the first in row 1 .*Drop these rows, or impute as at the fit",
     ),
     "a frame without columns": (lambda: fit(FRAME[[]]), r"X has 0 feature\(s\) \(shape=\(12, 0\)\)"),

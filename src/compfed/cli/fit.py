@@ -81,6 +81,14 @@ def _add_table(add: Callable[..., object]) -> None:
     add("--site", metavar="COL", help="column that names the site of each row")
     add("--features", metavar="A,B,...", help="columns to use (default: all others)")
     add("--drop", metavar="A,B,...", help="columns to leave out")
+    dates = "columns of dates to use: their year, or the days since a date (default: dates are left out)"
+    add("--dates", metavar="A=year,B=2019-03-01,...", help=dates)
+    add("--keep", metavar="A,B,...", help="columns to use although they look like identifiers, names or codes")
+    add(
+        "--drop-unlabelled",
+        action="store_true",
+        help="leave out rows without a label, and count them (default: an error)",
+    )
     add("--weight", metavar="COL", help="column that says how much each row counts")
     add(
         "--offset",
@@ -146,20 +154,24 @@ def fit(args: argparse.Namespace) -> int:
         with working("reading"):
             sites = data.from_files(
                 args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
-                weight=args.weight, offset=args.offset, positive_class=args.positive_class, **_reading(args),
+                weight=args.weight, offset=args.offset, positive_class=args.positive_class, dates=_dates(args.dates),
+                keep=_words(args.keep) or (), unlabelled="drop" if args.drop_unlabelled else "refuse", **_reading(args),
             )  # fmt: skip
         _check_evaluation(sites, args)
+        table = _table(sites)
+        if not args.json:  # before the fit, which may take long
+            print(f"{_table_text(table)}\n", flush=True)
         with working("fitting"):
             model.fit_sites(sites)
         with working("writing"):  # an evaluation takes longer than the fit, and may fail
-            write_fit(model, args.out, _config(args, model, sites), args.label)
+            write_fit(model, args.out, _config(args, model, sites), args.label, table)
         evaluation, failed = _evaluate(model, sites, args)
         with working("writing"):
-            write_evaluation(model, args.out, evaluation, args.label)
+            write_evaluation(model, args.out, evaluation, args.label, table)
     if args.json:
-        print(json_text(_summary(model, sites, evaluation, args.out)))
+        print(json_text(_summary(model, sites, evaluation, args.out) | {"table": table}))
     else:
-        print(f"{_rows_text(sites)}\n{_notes_text(sites)}\n{result_text(model, args.label)}\n")
+        print(f"{result_text(model, args.label)}\n")
         if evaluation is not None:
             print(f"{evaluation}\n")
         print(f"Run folder: {args.out}{', with report.html' if (args.out / 'report.html').exists() else ''}")
@@ -264,16 +276,22 @@ def _number(text: str, option: str, way_out: str = "give a number, or cv") -> fl
 def _factors(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
-    pairs = [part.rpartition("=") for part in text.split(",")]
-    if not all(name and sign for name, sign, _ in pairs):
-        raise InputError(f"--penalty-factors {text}: give COLUMN=NUMBER, separated by commas.")
-    names = [name.strip() for name, _, _ in pairs]
-    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
-        raise InputError(f"--penalty-factors {text}: column {twice[0]} has two factors. Give one of them.")
+    pairs = _pairs(text, "--penalty-factors", "NUMBER")
     return {
         name.strip(): _number(value, f"--penalty-factors {name}=", "give a number >= 0, or inf")
-        for name, _, value in pairs
+        for name, value in pairs
     }
+
+
+def _pairs(text: str, option: str, what: str) -> list[tuple[str, str]]:
+    """COLUMN=VALUE pairs, separated by commas; each column once."""
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise InputError(f"{option} {text}: give COLUMN={what}, separated by commas.")
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+        raise InputError(f"{option} {text}: column {twice[0]} has two factors. Give one of them.")
+    return [(name, value) for name, (_, _, value) in zip(names, pairs, strict=True)]
 
 
 def _words(text: str | None) -> list[str] | None:
@@ -288,15 +306,23 @@ def _config(args: argparse.Namespace, model: FederatedModel, sites: Sites) -> Js
     }  # fmt: skip
 
 
-def _notes_text(sites: Sites) -> str:
-    """What the reader left out, a line for each."""
-    return "".join(f"note: {note}\n" for table in sites.raw or () for note in table.notes)
+def _dates(text: str | None) -> dict[str, str] | None:
+    """What the dates of each column become."""
+    return None if text is None else {name: value.strip() for name, value in _pairs(text, "--dates", "year or a date")}
 
 
-def _rows_text(sites: Sites) -> str:
-    from compfed.report.words import REHEARSAL
+def _table(sites: Sites) -> JsonObject:
+    """What was made of the tables, in the words of the command line."""
+    from compfed.data.summary import summary_of
 
-    return f"{int(sites.sizes.sum())} rows of {len(sites)} site(s), {sites.width} features. {REHEARSAL}"
+    found = summary_of(sites)
+    return found | {"notes": [option_text(note) for note in found["notes"]]}
+
+
+def _table_text(table: JsonObject) -> str:
+    from compfed.report.words import REHEARSAL, table_sentences
+
+    return "\n".join([*table_sentences(table), REHEARSAL])
 
 
 # --- predict ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,11 @@ from compfed._utils.arrays import group_rows
 from compfed._utils.text import shapes_shown
 from compfed.data.adapter import Column, Frame, as_column, column_of_values
 from compfed.data.columns import read_frame
-from compfed.data.encoding import Encoded, encode, label_classes, propose, resolve
+from compfed.data.encoding import LEFT_OUT, Encoded, encode, label_classes, propose, resolve
 from compfed.data.raw_table import RawColumn, RawTable
 from compfed.data.table_files import MISSING, _cell, _column
 from compfed.data.table_problems import TableError
-from compfed.errors import InputError
+from compfed.errors import InputError, LeftOutWarning
 from compfed.schema import CategoricalColumn, Label, Schema
 
 BLANKS = frozenset(MISSING)
@@ -32,6 +33,17 @@ class EncodedFrame:
     schema: Schema
     encoded: Encoded
     __repr__ = shapes_shown
+
+
+def _frame_note(note: str) -> str:
+    """The note of a column that is left out, for a frame: its owner makes a number of it, or writes a schema."""
+    head, _, _ = note.partition(";")
+    what = (
+        "make a number of it, such as its year or the days since a date"
+        if ": dates (" in head
+        else "name it in a Schema"
+    )
+    return f"{head}; {what}, to use it"
 
 
 def as_schema(given: Schema | str | Path) -> Schema:
@@ -83,6 +95,8 @@ def encode_frame(
     parts = [raw] if where is None else _by_site(raw, where)
     if given is None:
         used = _proposed(parts, label, classifies)
+        if some := [_frame_note(note) for note in used.notes if LEFT_OUT in note]:
+            warnings.warn(" ".join(f"{note}." for note in some), LeftOutWarning, stacklevel=6)
     else:
         used = resolve(replace(given, label=_label(given, label, parts, classifies)), parts)
     return EncodedFrame(raw, used, encode(raw, used))
@@ -91,7 +105,7 @@ def encode_frame(
 def _proposed(parts: Sequence[RawTable], label: str | tuple[str, ...], classifies: bool | None) -> Schema:
     """The schema for the parts of a DataFrame; errors that name an argument of a reader say what to do with a DataFrame."""
     try:
-        return propose(parts, label, classifies=classifies)
+        return propose(parts, label, classifies=classifies, leaves_out=True)
     except TableError as problem:
         raise TableError(*map(_of_a_frame, (str(problem), problem.public_reason))) from None
 

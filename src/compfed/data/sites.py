@@ -70,6 +70,8 @@ class Sites:
         How the features and labels were encoded.
     raw : tuple of RawTable or None
         The tables before they were encoded.
+    notes : tuple of str
+        What was left out in reading: columns, and rows without a label.
 
     Examples
     --------
@@ -88,6 +90,7 @@ class Sites:
     offsets: tuple[np.ndarray, ...] | None = None
     schema: Schema | None = None
     raw: tuple[RawTable, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Keep read-only arrays that the caller cannot change; whole numbers become floats."""
@@ -384,7 +387,7 @@ def _encoded_sites(X: Any, y: Any, sites: Any, sample_weight: Any, schema: Schem
     )  # fmt: skip
     offsets = None if part.offset is None else tuple(part.offset[r] for r in rows)
     raw = tuple(found.raw.take(r, name) for r, name in zip(rows, named, strict=True))
-    return replace(made, schema=found.schema, raw=raw, offsets=offsets)
+    return replace(made, schema=found.schema, raw=raw, offsets=offsets, notes=found.schema.notes)
 
 
 # --- rows that are fetched when a client takes part: from a function, or from arrays on disk ---

@@ -440,6 +440,8 @@ class FederatedModel(BaseEstimator):
         if isinstance(X, Frame):
             columns = tables.names_of(X)
             labels = X.columns if columns is None else None  # which are no names, and may mislead
+            if not X.columns:
+                raise InputError(f"{me}: X has 0 feature(s) (shape={X.shape}); keep at least one column.")
         rows = tables.as_array(me, X, tables.AUTO_SCHEMA)
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds

@@ -23,7 +23,9 @@ MOST_POINTS = 200
 FRAMING = "the enrolment, the signatures, and the names of what a message holds; no sum"  # what is no number of a query
 
 
-def result_of(model: FederatedModel, evaluation: Any = None, label: str | None = None) -> JsonObject:
+def result_of(
+    model: FederatedModel, evaluation: Any = None, label: str | None = None, table: JsonObject | None = None
+) -> JsonObject:
     """The result of a fit as a dict of numbers, words, lists and arrays.
 
     Parameters
@@ -33,6 +35,8 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         How well the model predicts; `evaluation_` of the model unless given.
     label : str, optional
         The name of the outcome, for the report; that of the schema unless given.
+    table : dict, optional
+        What was made of the tables: `compfed.data.summary.summary_of`.
 
     Returns
     -------
@@ -78,6 +82,7 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         "sites": [str(name) for name in getattr(model, "site_names_", ())],
         "schema": None if schema is None else _text(schema),
         "evaluation": evaluation_of(getattr(model, "evaluation_", None) if evaluation is None else evaluation),
+        "table": table,
         "versions": versions(),
     }
     trace = getattr(model, "trace_", None)

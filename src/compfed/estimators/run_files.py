@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.files import make_folder, owner_only, write_private
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import join_names, printable
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
@@ -58,7 +59,13 @@ def write_run(
     write_evaluation(model, folder, evaluation, label)
 
 
-def write_fit(model: FederatedModel, folder: Path, config: Mapping[str, Any], label: str | None = None) -> None:
+def write_fit(
+    model: FederatedModel,
+    folder: Path,
+    config: Mapping[str, Any],
+    label: str | None = None,
+    table: JsonObject | None = None,
+) -> None:
     """Write everything but the evaluation and the page: a run folder that `load_model`, `predict` and `report` can read."""
     make_folder(folder)
     # of an earlier fit: this one may have none, or be stopped before it has
@@ -73,18 +80,22 @@ def write_fit(model: FederatedModel, folder: Path, config: Mapping[str, Any], la
     with owner_only():
         with contextlib.suppress(AttributeError):  # of a model that was read from a file
             model.trace_.save(folder / "trace.npz")
-        write_result(folder, result_of(model, label=label))
+        write_result(folder, result_of(model, label=label, table=table))
 
 
 def write_evaluation(
-    model: FederatedModel, folder: Path, evaluation: Evaluation | None, label: str | None = None
+    model: FederatedModel,
+    folder: Path,
+    evaluation: Evaluation | None,
+    label: str | None = None,
+    table: JsonObject | None = None,
 ) -> None:
     """Write what an evaluation adds to a run folder, and the page; None where there is no evaluation."""
     if evaluation is not None:
         write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), default=str).encode())
     with owner_only():
         if evaluation is not None:
-            write_result(folder, result_of(model, evaluation, label))
+            write_result(folder, result_of(model, evaluation, label, table))
         write_run_report(folder)
 
 

@@ -14,6 +14,7 @@ kind "fit" (`compfed.estimators.export.result_of`)
     path {alphas, coefs (alphas, outputs, features)},
     cv {alphas, losses (alphas, splits), best, one_standard_error, rule, leave_one_out},
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},
+    table {rows, sites {name: rows}, columns, features, missing [{column, missing, instead}], references {column: level}, notes},
     communication {rounds, bytes_up, bytes_down, queries [{query, models, bytes_up, bytes_down, leaves}]},
     trace {column: array}, algorithm, sites, schema (text), provenance, versions,
     evaluation {weight, events, how, brier, r2, ..., intervals {measure: [low, high]},

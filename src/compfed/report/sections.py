@@ -80,6 +80,8 @@ def fit_page(record: Record, folder: Path | None) -> Page:
         cards.append(html.card(*moved))
     parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
     parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
+    if record.get("table"):
+        parts.append(html.section("The table", html.paragraphs(words.table_sentences(record["table"]))))
     parts += [_traffic_section(record), _provenance(record)]
     return Page(words.fit_title(record), words.fit_lead(record), parts)
 

@@ -99,6 +99,30 @@ def fit_lead(result: Record) -> str:
     return f"{where}{join_names(sites, most=6)}.{read}" if sites else ""
 
 
+def table_sentences(table: Record) -> list[str]:
+    """What was made of the tables of a fit: features, missing values, reference levels, and what was left out."""
+    sites = plural(len(table["sites"]), "site")
+    columns = plural(int(table["columns"]), "column makes", "columns make")
+    said = [f"{plural(int(table['rows']), 'row')} of {sites}: {columns} {plural(int(table['features']), 'feature')}."]
+    for gap in table["missing"]:
+        share = gap["missing"] / table["rows"]
+        said.append(
+            f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {table['rows']:,} values are missing ({share:.0%}); "
+            f"{_instead(gap['instead'])}." + (" Most of this column is not known." if share > 0.5 else "")
+        )
+    if references := table["references"]:
+        each = [f"{shorten(str(name), 40)} = {shorten(str(level), 40)}" for name, level in references.items()]
+        said.append(f"Reference levels: {join_names(each, '; ', most=12)}.")
+    return said + [f"{str(note).removesuffix('.')}." for note in table["notes"]]
+
+
+def _instead(instead: object) -> str:
+    """What stands for missing values, in words."""
+    if isinstance(instead, (int, float)):
+        return f"{instead:.4g}, the mean of the others, stands for them"
+    return "they are a level of their own" if instead == "level" else f"the level {instead!r} stands for them"
+
+
 def variables(result: Record) -> list[str]:
     """Which variables the model uses, and in which direction."""
     coef, names = np.atleast_2d(np.asarray(result["coef"], float)), [str(name) for name in result["features"]]
