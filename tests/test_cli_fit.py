@@ -179,7 +179,7 @@ REGRESSIONS: dict[str, tuple[Any, list[object]]] = {
     "poisson": (PoissonRegressor(alpha=ALPHA, tol=1e-12, solver="newton-cholesky"), ["--l1-ratio", 0]),
     "gamma": (GammaRegressor(alpha=ALPHA, tol=1e-12, solver="newton-cholesky"), ["--l1-ratio", 0]),
     "huber": (cf.FederatedHuber(alpha=ALPHA), []),  # of the table encoded by hand
-    "negative-binomial": (cf.FederatedNegativeBinomialRegressor(alpha=ALPHA), []),
+    "negative-binomial": (cf.FederatedNegativeBinomialRegressor(alpha=ALPHA, theta=1.0), ["--theta", 1]),
 }
 
 

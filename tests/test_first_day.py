@@ -270,3 +270,77 @@ def test_advice_with_a_dotted_name_is_toml():
         cf.Schema.from_toml('[columns."a.b"]\nimpute = "none"\n')
     head = re.findall(r"\[columns[^\]]*\]", str(error.value))[0]
     assert tomllib.loads(head) == {"columns": {"a.b": {}}}
+
+
+# --- theta of the negative binomial ---
+
+
+def visits(folder: Path) -> tuple[Path, pd.DataFrame]:
+    """Counts with a theta of two, by site."""
+    rng, frames = np.random.default_rng(8), {}
+    for name in ("bonn", "oslo", "rome"):
+        age, sex = rng.normal(60, 10, 120).round(1), rng.choice(["female", "male"], 120)
+        mean = np.exp(0.03 * (age - 60) + 0.4 * (sex == "male") + 1)
+        frames[name] = pd.DataFrame({"age": age, "sex": sex, "visits": rng.poisson(rng.gamma(2.0, mean / 2.0))})
+    return write(folder, frames), pd.concat(frames.values(), ignore_index=True)
+
+
+def test_theta_is_estimated_and_the_model_is_that_of_statsmodels(tmp_path, capsys):
+    sm = pytest.importorskip("statsmodels.api")
+    folder, pooled = visits(tmp_path / "in")
+    argv = [folder, "--label", "visits", "--model", "negative-binomial", "--alpha", 0, "--evaluate", "none"]
+    found = fit(argv, tmp_path / "run", capsys)
+    X = sm.add_constant(np.column_stack([pooled["age"], pooled["sex"] == "male"]).astype(float))
+    oracle = sm.NegativeBinomial(pooled["visits"], X).fit(disp=0, method="newton", maxiter=200)
+    assert found["theta"] == pytest.approx(1 / oracle.params.iloc[-1], rel=1e-6)
+    np.testing.assert_allclose(found["coef"][0], oracle.params.iloc[1:3], rtol=1e-6)
+    assert found["ratios"]["name"] == "rate ratio"
+    np.testing.assert_allclose(found["ratios"]["values"][0], np.exp(oracle.params.iloc[1:3]), rtol=1e-6)
+    assert f"theta = {found['theta']:.6g}" in printed(argv, tmp_path / "run", capsys)
+    again: Any = cf.load_model(tmp_path / "run")
+    assert again.theta_ == found["theta"]
+    assert fit([*argv, "--theta", 1], tmp_path / "run", capsys)["theta"] == 1.0
+    assert main(["fit", *map(str, argv), "--theta", "x", "--out", str(tmp_path / "run")]) == 2
+    assert "--theta x: give a number > 0." in capsys.readouterr().err
+
+
+def test_theta_with_an_offset_and_a_penalty_is_where_neither_can_improve():
+    """The joint objective: coefficients of the fit at this theta, and theta of SciPy at these coefficients."""
+    from scipy.optimize import minimize_scalar
+    from scipy.stats import nbinom
+
+    rng = np.random.default_rng(3)
+    X, offset, sites = rng.normal(size=(200, 3)), 0.3 * rng.normal(size=200), np.arange(200) % 3
+    y = rng.poisson(rng.gamma(1.5, np.exp(X[:, 0] + offset + 1) / 1.5)).astype(float)
+    model = cf.FederatedNegativeBinomialRegressor(alpha=0.1, theta="ml").fit(X, y, sites=sites, offset=offset)
+    fixed = cf.FederatedNegativeBinomialRegressor(alpha=0.1, theta=model.theta_).fit(X, y, sites=sites, offset=offset)
+    np.testing.assert_allclose(model.coef_, fixed.coef_, rtol=1e-9)
+    m = model.predict(X, offset)
+    best = minimize_scalar(
+        lambda t: -nbinom.logpmf(y, np.exp(t), np.exp(t) / (np.exp(t) + m)).sum(), options={"xtol": 1e-10}
+    )
+    assert model.theta_ == pytest.approx(np.exp(best.x), rel=1e-6)
+    assert model.communication_.rounds == model.n_rounds_ == model.trace_["round"][-1]
+    assert model.score(X, y, offset=offset) == fixed.score(X, y, offset=offset)
+
+
+def test_counts_without_overdispersion_have_the_largest_theta_and_theta_comes_with_an_alpha():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2))
+    y = np.minimum(rng.poisson(np.exp(0.3 * X[:, 0] + 1)), 4).astype(float)  # less dispersed than Poisson's
+    sites = np.arange(150) % 3
+    model = cf.FederatedNegativeBinomialRegressor(alpha=0.01, theta="ml").fit(X, y, sites=sites)
+    poisson = cf.FederatedPoissonRegressor(alpha=0.01).fit(X, y, sites=sites)
+    assert model.theta_ == 1e5
+    np.testing.assert_allclose(model.coef_, poisson.coef_, rtol=1e-3)
+    alphas = [0.1, 0.01]
+    z = rng.poisson(rng.gamma(2.0, np.exp(0.5 * X[:, 0] + 1) / 2.0)).astype(float)
+    chosen = cf.FederatedNegativeBinomialRegressorCV(alphas=alphas, cv=3, theta="ml").fit(X, z, sites=sites)
+    given = cf.FederatedNegativeBinomialRegressorCV(alphas=alphas, cv=3, theta=chosen.theta_).fit(X, z, sites=sites)
+    np.testing.assert_array_equal(chosen.coef_, given.coef_)
+    alone = cf.FederatedNegativeBinomialRegressor(alpha=chosen.alpha_, l1_ratio=chosen.l1_ratio, theta="ml").fit(
+        X, z, sites=sites
+    )
+    assert chosen.theta_ == pytest.approx(alone.theta_, rel=1e-6)
+    with pytest.raises(cf.InputError, match="theta='max' must be a number > 0, or 'ml'"):
+        cf.FederatedNegativeBinomialRegressor(theta="max").fit(X, z, sites=sites)

@@ -110,6 +110,7 @@ def _add_model(add: Callable[..., object]) -> None:
     rule = "largest alpha within one standard error of the best (glmnet's lambda.1se)"
     add("--one-standard-error", action="store_true", help=rule)
     add("--l1-ratio", type=float, metavar="R", help="share of the l1 norm in the penalty, 0 to 1")
+    add("--theta", metavar="NUMBER", help="size of the negative binomial distribution (default: estimated)")
     add("--standardize", action="store_true", help="penalise standardised coefficients, as glmnet does")
     factors = "multiply the penalty of columns, of all levels of a column of words; 0: not penalised, inf: left out"
     add("--penalty-factors", metavar="A=0,B=2,...", help=factors)
@@ -194,7 +195,7 @@ def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None,
         measured["per_site"] = {
             site: {name: value for name, value in found.items() if name not in curves} for site, found in each.items()
         }
-    same = ("alpha", "classes", "event", "features", "coef", "ratios", "comparisons", "intercept")
+    same = ("alpha", "theta", "classes", "event", "features", "coef", "ratios", "comparisons", "intercept")
     return {
         "folder": str(folder), "estimator": result["estimator"], "rows": int(sites.sizes.sum()),
         "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)), **{name: result.get(name) for name in same},
@@ -220,7 +221,7 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     options = {
         "l1_ratio": l1_ratio, "standardize": args.standardize or None, "class_weight": args.class_weight,
         "relax": args.relax or None, "site_effects": "profile" if args.site_effects else None,
-        "penalty_factors": _factors(args.penalty_factors),
+        "penalty_factors": _factors(args.penalty_factors), "theta": _theta(args),
     }  # fmt: skip
     known = model().get_params()
     for option, value in options.items():
@@ -264,6 +265,13 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
     except Exception as problem:
         problem.add_note(f"{saved[0].upper()}{saved[1:]}.")
         raise
+
+
+def _theta(args: argparse.Namespace) -> float | str | None:
+    """theta as given, or "ml", which estimates it, for the model that has it."""
+    if args.theta is None:
+        return "ml" if args.model == "negative-binomial" else None
+    return _number(args.theta, "--theta", "give a number > 0")
 
 
 def _number(text: str, option: str, way_out: str = "give a number, or cv") -> float:

@@ -492,11 +492,8 @@ class FederatedModel(BaseEstimator):
         self.feature_scale_ = summary.spread_about()
         if summary.columns is not None:
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
-        self.communication_ = cost
-        self.n_rounds_ = self.n_iter_ = cost.rounds
-        # set-up and certificate are counted before the first row of the trace: its last row has the whole cost
-        spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
-        self.trace_ = minimum.trace.after(**{name: n - minimum.trace[name][-1] for name, n in spent.items()})
+        self.trace_ = minimum.trace
+        self._set_cost(cost)
         self.trace_.provenance.update(place_of(federation))
         if federation.problems:  # of a network: messages repeated, states lost and restored
             self.trace_.provenance["problems"] = [_problem_text(problem) for problem in federation.problems]
@@ -509,6 +506,14 @@ class FederatedModel(BaseEstimator):
             sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s)"
             sent += f", {cost.bytes_up / 1e3:.3g} kB up from each" if place_of(federation)["place"] == NETWORK else ""
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
+
+    def _set_cost(self, cost: Communication) -> None:
+        """What the fit took, in all places that say so."""
+        self.communication_ = cost
+        self.n_rounds_ = self.n_iter_ = cost.rounds
+        # set-up and certificate are counted before the first row of the trace: its last row has the whole cost
+        spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
+        self.trace_ = self.trace_.after(**{name: n - self.trace_[name][-1] for name, n in spent.items()})
 
     def to_result(self) -> dict[str, Any]:
         """The result of the fit as plain data: what a run folder keeps, and `cf.write_report` reads."""

@@ -74,6 +74,7 @@ def result_of(
         "intercept": np.atleast_1d(model.intercept_),
         "feature_scale": getattr(model, "feature_scale_", None),
         "alpha": plain(getattr(model, "alpha", None) if alpha is None else alpha),
+        "theta": getattr(model, "theta_", None),
         "path": _path(model),
         "cv": _cross_validation(model),
         "certificate": _certificate(model),

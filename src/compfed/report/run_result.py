@@ -8,7 +8,7 @@ Every record has `kind` and `created`. All other fields are optional: a report l
 whether sums were exact, as over a network, or in double precision.
 
 kind "fit" (`compfed.estimators.export.result_of`)
-    place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha,
+    place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha, theta,
     ratios {name, values (outputs, features)}: exp(coef), with the word for it; comparisons: "per unit" or "against ..." for each
     feature; event: the class whose log-odds are modelled,
     path {alphas, coefs (alphas, outputs, features)},

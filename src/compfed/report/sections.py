@@ -567,6 +567,7 @@ def _provenance(record: Record) -> str:
         "estimator": record.get("estimator"),
         "method": algorithm,
         "alpha": None if record.get("alpha") is None else f"{record['alpha']:.6g}",
+        "theta": None if record.get("theta") is None else f"{record['theta']:.6g}",
         "sites": join_names([shorten(str(s), 40) for s in record.get("sites", ())], most=40) or None,
         "seed of the folds": record.get("parameters", {}).get("seed"),
         "device": provenance.get("device"),

@@ -15,6 +15,8 @@ FAMILIES = {
     "FederatedElasticNet": "Elastic-net regression",
     "FederatedHuber": "Huber regression (robust to outliers)",
     "FederatedPoissonRegressor": "Poisson regression of counts",
+    "FederatedNegativeBinomialRegressor": "Negative binomial regression of counts",
+    "FederatedGammaRegressor": "Gamma regression of amounts",
     "FederatedGroupLasso": "Group lasso regression",
     "FederatedLogisticRegression": "Logistic regression",
     "FederatedMultiTaskLasso": "Multi-task lasso regression",
