@@ -344,3 +344,80 @@ def test_counts_without_overdispersion_have_the_largest_theta_and_theta_comes_wi
     assert chosen.theta_ == pytest.approx(alone.theta_, rel=1e-6)
     with pytest.raises(cf.InputError, match="theta='max' must be a number > 0, or 'ml'"):
         cf.FederatedNegativeBinomialRegressor(theta="max").fit(X, z, sites=sites)
+
+
+# --- progress ---
+
+
+def test_progress_has_the_step_its_share_and_the_time_that_is_left(monkeypatch):
+    """A line within a second of the start, without a terminal; the time left is that of equal steps."""
+    import io
+    import time
+
+    from compfed._utils import text
+
+    assert text.FIRST_SECONDS < 1
+    out, clock = io.StringIO(), iter([100.0, 112.0])
+    monkeypatch.setattr(text, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(text.time, "monotonic", lambda: next(clock, 112.0))
+    with text.working("[2/4] fitting", out) as progress:
+        progress(10, 50)
+        while not out.getvalue():
+            time.sleep(0.001)
+    assert out.getvalue().splitlines()[0] in (
+        "[2/4] fitting ... 12 s, 10 of 50 (20%), about 48 s left", "[2/4] fitting ... 12 s",
+    )  # fmt: skip
+    assert text._reached(12.0, 10, 50) == "12 s, 10 of 50 (20%), about 48 s left"
+
+
+def test_the_steps_of_a_fit_are_numbered_and_know_their_share(died, tmp_path, capsys, monkeypatch):
+    from contextlib import contextmanager
+
+    seen, shares = [], []
+
+    @contextmanager
+    def working(label):
+        seen.append(label)
+        yield lambda done, total: shares.append((done, total))
+
+    monkeypatch.setattr("compfed.cli.fit.working", working)
+    argv = [died, "--label", "died", "--model", "logistic", "--folds", 2]
+    fit(argv, tmp_path / "run", capsys)
+    assert seen == ["[1/4] reading", "[2/4] fitting 50 values of alpha in 2 folds", "[2/4] writing the model",
+                    "[3/4] evaluating by 2 fits without their folds", "[4/4] writing"]  # fmt: skip
+    assert shares[-1][0] == shares[-1][1] >= 50
+    assert 0 < shares[0][0] < shares[0][1]
+
+
+def test_a_notebook_has_a_bar_that_moves(monkeypatch):
+    import sys
+    from types import ModuleType
+
+    shown: list[str] = []
+
+    class ZMQInteractiveShell:
+        """The shell of a notebook."""
+
+    class Handle:
+        def update(self, page: str) -> None:
+            shown.append(page)
+
+    def display(page: str, display_id: bool) -> Handle:
+        shown.append(page)
+        return Handle()
+
+    module, shows = ModuleType("IPython"), ModuleType("IPython.display")
+    module.get_ipython = ZMQInteractiveShell  # pyright: ignore[reportAttributeAccessIssue]
+    shows.HTML, shows.display = str, display  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", shows)
+    show = cf.progress_bar("a < b", quiet=0)
+    show(1, 4)
+    show(4, 4)
+    assert len(shown) == 2
+    assert '<progress value="1" max="4"></progress> 1/4' in shown[0]
+    assert "a &lt; b" in shown[1]
+    rng = np.random.default_rng(0)
+    model = cf.FederatedLassoCV(alphas=[0.1, 0.01], cv=2, verbose=True)
+    model.fit(rng.normal(size=(30, 2)), rng.normal(size=30), sites=None)
+    assert any("FederatedLassoCV" in page for page in shown)

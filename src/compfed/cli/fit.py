@@ -33,6 +33,7 @@ MODELS = {
     "gamma": ("FederatedGammaRegressor", None),
     "huber": ("FederatedHuber", None),
 }
+N_ALPHAS = 50  # that a cross-validation tries, unless the best is at their end
 MOST_SITES = 8  # with a column of their own on the screen
 EXAMPLES = (
     ("one file per hospital, alpha by cross-validation", "compfed fit rome.csv oslo.csv --label died --model logistic"),
@@ -152,7 +153,7 @@ def fit(args: argparse.Namespace) -> int:
         model = _new_model(args)
         check_run_folder(args.out)
         check_writable(args.out, f"--out {args.out}")  # before anything is read
-        with working("reading"):
+        with working("[1/4] reading"):
             sites = data.from_files(
                 args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
                 weight=args.weight, offset=args.offset, positive_class=args.positive_class, dates=_dates(args.dates),
@@ -162,12 +163,16 @@ def fit(args: argparse.Namespace) -> int:
         table = _table(sites)
         if not args.json:  # before the fit, which may take long
             print(f"{_table_text(table)}\n", flush=True)
-        with working("fitting"):
-            model.fit_sites(sites)
-        with working("writing"):  # an evaluation takes longer than the fit, and may fail
+        with working(f"[2/4] fitting{_search_text(args)}") as progress:
+            model._progress = progress  # pyright: ignore[reportAttributeAccessIssue]  # for this fit alone
+            try:
+                model.fit_sites(sites)
+            finally:
+                del model._progress
+        with working("[2/4] writing the model"):  # an evaluation takes longer than the fit, and may fail
             write_fit(model, args.out, _config(args, model, sites), args.label, table)
         evaluation, failed = _evaluate(model, sites, args)
-        with working("writing"):
+        with working("[4/4] writing"):
             write_evaluation(model, args.out, evaluation, args.label, table)
     if args.json:
         print(json_text(_summary(model, sites, evaluation, args.out) | {"table": table}))
@@ -256,7 +261,8 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
         return None, ""
     saved = f"the model is saved in {args.out}, and was not evaluated"
     try:
-        with working("evaluating"):
+        folds = f" by {args.folds} fits without their folds" if args.evaluate == "cv" else ""
+        with working(f"[3/4] evaluating{folds}"):
             return model.evaluate(sites, cv=_folds(args), per_site=len(sites) <= MOST_SITES), ""
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{saved[0].upper()}{saved[1:]}.") from None
@@ -265,6 +271,11 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
     except Exception as problem:
         problem.add_note(f"{saved[0].upper()}{saved[1:]}.")
         raise
+
+
+def _search_text(args: argparse.Namespace) -> str:
+    """What is fitted, in words."""
+    return f" {N_ALPHAS} values of alpha in {args.folds} folds" if args.alpha == "cv" else ""
 
 
 def _theta(args: argparse.Namespace) -> float | str | None:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,7 @@ from compfed.federation.server.program import Federation, is_federation, run_pro
 from compfed.federation.site.disclosure import site_intercept
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Loss
+from compfed.monitor import Progress
 from compfed.report.run_result import NETWORK, ONE_PROCESS
 from compfed.schema import NumericColumn, Schema
 from compfed.simulation.local_federation import Simulated, rounds_over
@@ -146,7 +147,7 @@ class FederatedModel(BaseEstimator):
     seconds_per_round : float, default=1.0
         Cost of a message beside its bytes, for the choice that "auto" makes.
     verbose : bool, default=False
-        Whether to report progress on the error stream: a bar on a terminal, lines elsewhere.
+        Whether to report progress: a bar on a terminal and in a notebook, lines on the error stream elsewhere.
     site_effects : {None, "profile"}, default=None
         "profile": every site has an intercept of its own, as with an unpenalised dummy variable for each site. It is minimised out
         at the site and stays there. `intercept_` is then the best common intercept beside `coef_`, for rows of a new site;
@@ -194,6 +195,8 @@ class FederatedModel(BaseEstimator):
     seconds_per_round: float = 1.0
     verbose: bool = False
     site_effects: str | None = None
+
+    _progress: ClassVar[Progress | None] = None  # of a command, which shows it itself
 
     def family(self) -> Family:
         """Loss and penalty, from the parameters; refuses parameters that cannot be used."""
@@ -345,7 +348,7 @@ class FederatedModel(BaseEstimator):
             check_bool(getattr(self, name, False), f"{me}: {name}")
         search = SearchOptions(
             self.algorithm, tau, float(self.tol), max_rounds, seconds_per_round=float(self.seconds_per_round),
-            progress=progress_bar(me, quiet=0.0) if self.verbose else None, rounds=rounds_over,
+            progress=self._progress or (progress_bar(me, quiet=0.0) if self.verbose else None), rounds=rounds_over,
         )  # fmt: skip
         equal, profile = self.site_weights == "equal", self._has_site_effects(search)
         return FitOptions(
