@@ -26,8 +26,14 @@ ALPHA = 0.02
 @pytest.fixture(autouse=True)
 def no_page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page of a run takes a second: only the tests that read it write one."""
-    if "page" not in request.keywords:
+    if "page" not in request.fixturenames:
         monkeypatch.setattr(run_files, "write_run_report", lambda folder: None)
+
+
+@pytest.fixture
+def page() -> str:
+    """The page of a run, for a test that reads it."""
+    return "report.html"
 
 
 def write(folder: Path, frames: dict[str, pd.DataFrame]) -> Path:
@@ -421,3 +427,96 @@ def test_a_notebook_has_a_bar_that_moves(monkeypatch):
     model = cf.FederatedLassoCV(alphas=[0.1, 0.01], cv=2, verbose=True)
     model.fit(rng.normal(size=(30, 2)), rng.normal(size=30), sites=None)
     assert any("FederatedLassoCV" in page for page in shown)
+
+
+# --- six tables as they come, with the README's command alone ---
+
+
+def patients(seed: int, rows: int = 60) -> pd.DataFrame:
+    """Rows of one hospital, with a yes/no outcome."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"age": rng.normal(60, 10, rows).round(1), "sex": rng.choice(["female", "male"], rows)})
+    frame["crp"] = rng.gamma(2.0, 5.0, rows).round(1)
+    risk = 0.08 * (frame["age"] - 60) + (frame["sex"] == "male") - 0.05 * (frame["crp"] - 10)
+    return frame.assign(died=np.where(rng.random(rows) < 1 / (1 + np.exp(-risk)), "yes", "no"))
+
+
+def encoded(frame: pd.DataFrame) -> pd.DataFrame:
+    """The features as a statistician would make them by hand."""
+    return pd.DataFrame({"age": frame["age"], "sex=male": (frame["sex"] == "male").astype(float),
+                         "crp": frame["crp"].fillna(frame["crp"].mean())})  # fmt: skip
+
+
+TOWNS = ("lyon", "oslo", "rome")  # in the order of their names, as the files are read
+
+
+def with_a_date(frame: pd.DataFrame, k: int) -> pd.DataFrame:
+    days = pd.to_datetime("2020-01-01") + pd.to_timedelta(np.arange(len(frame)) * 3 + k, "D")
+    return frame.assign(admitted=days.strftime("%d.%m.%Y %H:%M"))
+
+
+def with_names(frame: pd.DataFrame, k: int) -> pd.DataFrame:
+    return frame.assign(name=[f"Patient {chr(65 + j % 26)}. of {k}" for j in range(len(frame))])
+
+
+def with_an_identifier(frame: pd.DataFrame, k: int) -> pd.DataFrame:
+    frame.insert(0, "CaseID", np.random.default_rng(k).permutation(len(frame)) + 100_000 * (k + 1))
+    return frame
+
+
+def with_three_rows(frame: pd.DataFrame, k: int) -> pd.DataFrame:
+    return frame.head(3) if k == 1 else frame
+
+
+def with_blanks(frame: pd.DataFrame, k: int) -> pd.DataFrame:
+    return frame.assign(crp=frame["crp"].mask(np.arange(len(frame)) % 9 == k))
+
+
+def in_german(frame: pd.DataFrame, k: int) -> pd.DataFrame:
+    return frame
+
+
+TABLES = {f.__name__: f for f in (with_a_date, with_names, with_an_identifier, with_three_rows, with_blanks, in_german)}
+
+
+@pytest.mark.parametrize("make", TABLES.values(), ids=TABLES)
+def test_six_dirty_tables_go_from_files_to_a_report(make, tmp_path, page, capsys):
+    """The README's command; its odds ratios are those of another solver at the alpha that it chose, and of statsmodels at 0."""
+    sm = pytest.importorskip("statsmodels.api")
+    frames = {town: make(patients(20 + k), k) for k, town in enumerate(TOWNS)}
+    for town, frame in frames.items():
+        form: dict[str, Any] = {"sep": ";", "decimal": ",", "encoding": "cp1252"} if make is in_german else {}
+        frame.to_csv(tmp_path / f"{town}.csv", index=False, **form)
+    pooled = pd.concat(frames.values(), ignore_index=True)
+    X, died = encoded(pooled), (pooled["died"] == "yes").to_numpy(float)
+    argv = [*(tmp_path / f"{town}.csv" for town in TOWNS), "--label", "died", "--model", "logistic"]
+    text = printed(argv, tmp_path / "run", capsys)
+    assert f"{len(pooled)} rows of 3 sites: 3 columns make 3 features." in text
+    found = read_result(tmp_path / "run")
+    place = [found["features"].index(name) for name in X.columns]
+    ratios = np.array(found["ratios"]["values"])[0][place]
+    np.testing.assert_allclose(ratios, np.exp(_proximal_gradient(X.to_numpy(), died, found["alpha"])), rtol=1e-5)
+    for name, ratio in zip(X.columns, ratios, strict=True):
+        if ratio != 1:
+            assert re.search(rf"^{name} .* {re.escape(sections.words.ratio_text(ratio))}$", text, re.MULTILINE)
+    report = (tmp_path / "run" / page).read_text(encoding="utf-8")
+    for said in ("The event is died = yes", "Reference levels: sex = female.", "AUC (ties count half)", "Rehearsal"):
+        assert said in report
+    assert ("left out" in report) == (make in (with_a_date, with_names, with_an_identifier))
+    exact = fit([*argv, "--alpha", 0, "--evaluate", "none"], tmp_path / "exact", capsys)
+    logit = sm.Logit(died, sm.add_constant(X)).fit(disp=0, method="newton", tol=1e-14)
+    np.testing.assert_allclose(np.array(exact["ratios"]["values"][0])[place], np.exp(logit.params.iloc[1:]), rtol=1e-8)
+
+
+def _proximal_gradient(X: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarray:
+    """The logistic lasso by accelerated proximal gradients in the units of X, each coordinate with a step of its own."""
+    mean, scale = X.mean(axis=0), X.std(axis=0)
+    Z, weights = (X - mean) / scale, alpha / scale  # the same objective in the coordinates w * scale
+    step = 4 * len(Z) / np.linalg.norm(np.column_stack([Z, np.ones(len(Z))]), 2) ** 2
+    w = v = np.zeros(Z.shape[1] + 1)
+    for k in range(5_000):
+        residual = 1 / (1 + np.exp(-(Z @ v[:-1] + v[-1]))) - y
+        moved = v - step * np.append(Z.T @ residual, residual.sum()) / len(Z)
+        moved[:-1] = np.sign(moved[:-1]) * np.maximum(np.abs(moved[:-1]) - step * weights, 0)
+        w, v = moved, moved + k / (k + 3) * (moved - w)
+    return w[:-1] / scale
