@@ -520,3 +520,25 @@ def _proximal_gradient(X: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarray
         moved[:-1] = np.sign(moved[:-1]) * np.maximum(np.abs(moved[:-1]) - step * weights, 0)
         w, v = moved, moved + k / (k + 3) * (moved - w)
     return w[:-1] / scale
+
+
+def test_ten_hospitals_have_a_line_each(tmp_path, capsys):
+    frames = {f"town {k}": patients(40 + k, 30) for k in range(10)}
+    argv = [
+        write(tmp_path / "in", frames),
+        "--label",
+        "died",
+        "--model",
+        "logistic",
+        "--alpha",
+        ALPHA,
+        "--evaluate",
+        "rows",
+    ]
+    text = printed(argv, tmp_path / "run", capsys)
+    assert re.search(
+        r"^site +rows +events +AUC +Brier score +calibration slope +deviance explained$", text, re.MULTILINE
+    )
+    for name, frame in frames.items():
+        events = int((frame["died"] == "yes").sum())
+        assert re.search(rf"^{name} +30 +{events} +[01]\.\d{{3}} ", text, re.MULTILINE)

@@ -34,7 +34,7 @@ MODELS = {
     "huber": ("FederatedHuber", None),
 }
 N_ALPHAS = 50  # that a cross-validation tries, unless the best is at their end
-MOST_SITES = 8  # with a column of their own on the screen
+MOST_SITES = 60  # that are evaluated one by one, too
 EXAMPLES = (
     ("one file per hospital, alpha by cross-validation", "compfed fit rome.csv oslo.csv --label died --model logistic"),
     ("one table, alpha given, sex not penalised",
@@ -256,7 +256,7 @@ def _folds(args: argparse.Namespace) -> int | str | None:
 
 
 def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> tuple[Evaluation | None, str]:
-    """How well the model predicts, of every site too where a table has room for them; or why that is not known."""
+    """How well the model predicts, of every site too where they are not too many; or why that is not known."""
     if args.evaluate == "none":
         return None, ""
     saved = f"the model is saved in {args.out}, and was not evaluated"

@@ -195,12 +195,21 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        columns = {"all sites": self, **(self.per_site or {})}
+        sites = self.per_site or {}
+        columns = {"all sites": self, **(sites if len(sites) <= MOST_COLUMNS else {})}
         rows = [[label, *(_shown(one, name) for one in columns.values())] for name, label in self._lines()]
         table = text_table(["", *columns], rows, numbers=True)
         bounded = any(" to " in cell for label, *cells in rows for cell in cells if label != BOUNDS_OF_AUC)
         note = f"\n\n{BOUNDS_NOTE}" if bounded else ""
-        return f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.\n\n{table}{note}"
+        many = f"\n\n{self._site_lines()}" if len(sites) > MOST_COLUMNS else ""
+        return f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.\n\n{table}{note}{many}"
+
+    def _site_lines(self) -> str:
+        """One line for each of many sites, with the measures that matter most."""
+        shown = {"rows": "rows"} | {name: label.partition(" (")[0] for name, label in MEASURES.items()}
+        names = [name for name in OF_MANY_SITES if name == "rows" or getattr(self, name) is not None]
+        rows = [[site, *(_shown(one, name) for name in names)] for site, one in self.per_site.items()]
+        return text_table(["site", *(shown[name] for name in names)], rows, numbers=True)
 
     __repr__ = __str__
 
@@ -239,6 +248,8 @@ MEASURES = {
 }  # fmt: skip
 BOUNDS_OF_AUC = "  rounding bounds"
 BOUNDS_NOTE = "Beside the AUC, a to b are rounding bounds, too: they contain the value for certain."
+MOST_COLUMNS = 8  # sites with a column of their own; of more each has a line
+OF_MANY_SITES = ("rows", "events", "auc", "brier", "calibration_slope", "r2", "rmse", "deviance_explained")
 EXACT = 0.002  # a value whose rounding bounds are closer is known to three digits
 HOW = {"as given": "one model on all rows; optimistic if it was fitted to them (cv=5 is not)"}
 
