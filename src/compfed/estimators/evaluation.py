@@ -276,7 +276,9 @@ def auc_interval(auc: Auc, kind: str) -> str:
     low, high = (getattr(auc, f"{kind}_{end}") for end in ("low", "high"))
     if low is None:
         return "not computed"
-    return f"{low:.3f} to {high:.3f}" if high - low > EXACT or kind == "confidence" else "exact"
+    if high - low > EXACT or kind == "confidence":
+        return f"{low:.3f} to {high:.3f}"
+    return f"within {high - low:.4f}" if high - low > 5e-5 else "exact"
 
 
 def _without_records(value: Any) -> Any:

@@ -438,7 +438,9 @@ def _evaluation_parts(record: Record) -> list[Part]:
 
 
 def _bounds(value: float, low: float, high: float) -> str:
-    return f"{low:.3f} to {high:.3f}" if high - low > words.BOUNDED else "exact"
+    if high - low > words.BOUNDED:
+        return f"{low:.3f} to {high:.3f}"
+    return f"within {high - low:.4f}" if high - low > 5e-5 else "exact"
 
 
 def _measure(found: Sequence[Any] | None) -> str:
@@ -469,7 +471,7 @@ def _roc_plot(evaluation: Record) -> Plot | None:
     for key, value, low, high in words.measures(evaluation):
         if key == "auc" and low is not None and high is not None:
             bounds = _bounds(value, low, high)
-            auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if bounds != "exact" else "")
+            auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if " to " in bounds else "")
     return _square("roc", series, "1 - specificity", "sensitivity", f"ROC curve; AUC {auc}.")
 
 

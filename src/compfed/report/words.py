@@ -109,13 +109,17 @@ def table_sentences(table: Record) -> list[str]:
     for gap in table["missing"]:
         share = gap["missing"] / table["rows"]
         said.append(
-            f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {table['rows']:,} values are missing ({share:.0%}); "
+            f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {table['rows']:,} values are missing ({_share(share)}); "
             f"{_instead(gap['instead'])}." + (" Most of this column is not known." if share > 0.5 else "")
         )
     if references := table["references"]:
         each = [f"{shorten(str(name), 40)} = {shorten(str(level), 40)}" for name, level in references.items()]
         said.append(f"Reference levels: {join_names(each, '; ', most=12)}.")
     return said + [f"{str(note).removesuffix('.')}." for note in table["notes"]]
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "under 1%"
 
 
 def _instead(instead: object) -> str:
