@@ -542,3 +542,26 @@ def test_ten_hospitals_have_a_line_each(tmp_path, capsys):
     for name, frame in frames.items():
         events = int((frame["died"] == "yes").sum())
         assert re.search(rf"^{name} +30 +{events} +[01]\.\d{{3}} ", text, re.MULTILINE)
+
+
+def test_the_deviance_explained_with_an_offset_is_that_of_statsmodels():
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(2)
+    X, years, sites = rng.normal(size=(160, 2)), rng.uniform(1, 500, 160), np.arange(160) % 4
+    y = rng.poisson(years * np.exp(0.4 * X[:, 0] - 1)).astype(float)
+    for family, model in (
+        (sm.families.Poisson(), cf.FederatedPoissonRegressor(alpha=0)),
+        (sm.families.NegativeBinomial(alpha=0.5), cf.FederatedNegativeBinomialRegressor(alpha=0, theta=2.0)),
+        (sm.families.Gamma(sm.families.links.Log()), cf.FederatedGammaRegressor(alpha=0)),
+        (sm.families.Gaussian(), cf.FederatedLasso(alpha=0)),
+    ):
+        offset = np.log(years) if not isinstance(family, sm.families.Gaussian) else years
+        label = y + 1.0
+        found = model.fit(X, label, sites=sites, offset=offset).evaluate(
+            X, label, sites=sites, offset=offset, per_site=True
+        )
+        oracle = sm.GLM(label, sm.add_constant(X), family, offset=offset).fit(tol=1e-14, maxiter=200)
+        null = sm.GLM(label, np.ones(len(label)), family, offset=offset).fit(tol=1e-14, maxiter=200)
+        assert found.deviance_explained == pytest.approx(1 - oracle.deviance / null.deviance, abs=1e-9)
+        assert set(found.per_site) == {"0", "1", "2", "3"}
+        assert all(one.deviance_explained < 1 for one in found.per_site.values())
