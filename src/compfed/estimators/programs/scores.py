@@ -561,7 +561,7 @@ def _calibration_curve(scored: Scored) -> CalibrationCurve:
 
 
 def _regression(loss: Loss, sums: Score.Reply, centre: np.ndarray, how: str, null: float | None) -> Evaluation:
-    """R^2, errors and calibration of numbers, for every outcome; `null` is the loss without features where rows have offsets, NaN if not known."""
+    """R^2, errors and calibration of numbers. `null` is the loss without features where rows have offsets, NaN if not known."""
     W = float(sums.weight)
     u, v, uu, vv, uv, squared, absolute = np.asarray(sums.moments)
     total = np.maximum(vv - v * v / W, 0.0)
