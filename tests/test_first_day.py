@@ -17,7 +17,7 @@ from test_cli_fit import ALL, FRAMES, dummies, fit
 import compfed as cf
 from compfed.cli import main
 from compfed.estimators import run_files
-from compfed.report import sections
+from compfed.report import sections, words
 from compfed.report.run_result import read_result
 
 ALPHA = 0.02
@@ -143,7 +143,7 @@ def with_more(frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """With an identifier, dates and names, as an export of a hospital has them."""
     rng, made = np.random.default_rng(4), {}
     for k, (name, frame) in enumerate(frames.items()):
-        days = pd.to_datetime("2019-01-01") + pd.to_timedelta(rng.integers(0, 700, len(frame)), "D")
+        days: Any = pd.to_datetime("2019-01-01") + pd.to_timedelta(rng.integers(0, 700, len(frame)), "D")
         made[name] = frame.assign(
             patient_id=1000 * k + rng.permutation(len(frame)), visit=days.strftime("%Y-%m-%d"),
             name=rng.choice([f"name {j}" for j in range(90)], len(frame)),
@@ -176,7 +176,7 @@ def test_dates_identifiers_and_names_are_left_out_and_said_before_the_fit(dirty,
     assert re.search(
         r"name: \d+ different values in 210 rows, left out as names, codes or free text; --keep 'name'", before
     )
-    missing = int(ALL["bmi"].isna().sum())
+    missing = int(np.sum(ALL["bmi"].isna()))
     mean = f"{ALL['bmi'].mean():.4g}"
     assert f"bmi: {missing} of 210 values are missing ({missing / 210:.0%}); {mean}, the mean of the others" in before
     assert "Reference levels: sex = female; smoker = no; ward = day; short." in before
@@ -261,7 +261,7 @@ def test_rows_without_a_label_are_dropped_and_counted_on_request(died, tmp_path,
     assert main(["fit", str(folder), *map(str, GIVEN), "--out", str(tmp_path / "run")]) == 2
     assert "Drop rows without a label, or say --drop-unlabelled." in capsys.readouterr().err
     found = fit([folder, *GIVEN, "--drop-unlabelled"], tmp_path / "run", capsys)
-    counts = {name: int(frame["died"].isna().sum()) for name, frame in gaps.items()}
+    counts = {name: int(np.sum(frame["died"].isna())) for name, frame in gaps.items()}
     assert found["sites"] == {name: len(gaps[name]) - counts[name] for name in gaps}
     each = ", ".join(f"{count} of {name}.csv" for name, count in counts.items())
     assert found["table"]["notes"] == [f"{sum(counts.values())} rows without a label dropped: {each}"]
@@ -365,7 +365,7 @@ def test_progress_has_the_step_its_share_and_the_time_that_is_left(monkeypatch):
     assert text.FIRST_SECONDS < 1
     out, clock = io.StringIO(), iter([100.0, 112.0])
     monkeypatch.setattr(text, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(text.time, "monotonic", lambda: next(clock, 112.0))
+    monkeypatch.setattr("compfed._utils.text.time.monotonic", lambda: next(clock, 112.0))
     with text.working("[2/4] fitting", out) as progress:
         progress(10, 50)
         while not out.getvalue():
@@ -451,7 +451,7 @@ TOWNS = ("lyon", "oslo", "rome")  # in the order of their names, as the files ar
 
 
 def with_a_date(frame: pd.DataFrame, k: int) -> pd.DataFrame:
-    days = pd.to_datetime("2020-01-01") + pd.to_timedelta(np.arange(len(frame)) * 3 + k, "D")
+    days: Any = pd.to_datetime("2020-01-01") + pd.to_timedelta(np.arange(len(frame)) * 3 + k, "D")
     return frame.assign(admitted=days.strftime("%d.%m.%Y %H:%M"))
 
 
@@ -498,7 +498,7 @@ def test_six_dirty_tables_go_from_files_to_a_report(make, tmp_path, page, capsys
     np.testing.assert_allclose(ratios, np.exp(_proximal_gradient(X.to_numpy(), died, found["alpha"])), rtol=1e-5)
     for name, ratio in zip(X.columns, ratios, strict=True):
         if ratio != 1:
-            assert re.search(rf"^{name} .* {re.escape(sections.words.ratio_text(ratio))}$", text, re.MULTILINE)
+            assert re.search(rf"^{name} .* {re.escape(words.ratio_text(ratio))}$", text, re.MULTILINE)
     report = (tmp_path / "run" / page).read_text(encoding="utf-8")
     for said in ("The event is died = yes", "Reference levels: sex = female.", "AUC (ties count half)", "Rehearsal"):
         assert said in report
@@ -540,7 +540,7 @@ def test_ten_hospitals_have_a_line_each(tmp_path, capsys):
         r"^site +rows +events +AUC +Brier score +calibration slope +deviance explained$", text, re.MULTILINE
     )
     for name, frame in frames.items():
-        events = int((frame["died"] == "yes").sum())
+        events = int(np.sum(frame["died"] == "yes"))
         assert re.search(rf"^{name} +30 +{events} +[01]\.\d{{3}} ", text, re.MULTILINE)
 
 

@@ -164,11 +164,11 @@ def fit(args: argparse.Namespace) -> int:
         if not args.json:  # before the fit, which may take long
             print(f"{_table_text(table)}\n", flush=True)
         with working(f"[2/4] fitting{_search_text(args)}") as progress:
-            model._progress = progress  # pyright: ignore[reportAttributeAccessIssue]  # for this fit alone
+            model._progress = progress  # for this fit alone
             try:
                 model.fit_sites(sites)
             finally:
-                del model._progress
+                model._progress = None
         with working("[2/4] writing the model"):  # an evaluation takes longer than the fit, and may fail
             write_fit(model, args.out, _config(args, model, sites), args.label, table)
         evaluation, failed = _evaluate(model, sites, args)

@@ -115,8 +115,8 @@ def as_frame(table: Any, what: str = "X") -> Frame | None:
     if isinstance(found, nw.LazyFrame):
         if not found.implementation.is_duckdb():
             _refuse(table, what)
-        kinds: Mapping[str, Any] = found.collect_schema()
-        levels = {name: tuple(kinds[name].categories) for name in kinds if kinds[name] == nw.Enum}
+        kinds: dict[str, Any] = dict(found.collect_schema())
+        levels = {name: tuple(kind.categories) for name, kind in kinds.items() if isinstance(kind, nw.Enum)}
         found = _collected(found, what)
     if not isinstance(found, nw.DataFrame):
         return None

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,6 @@ from compfed.federation.server.program import Federation, is_federation, run_pro
 from compfed.federation.site.disclosure import site_intercept
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Loss
-from compfed.monitor import Progress
 from compfed.report.run_result import NETWORK, ONE_PROCESS
 from compfed.schema import NumericColumn, Schema
 from compfed.simulation.local_federation import Simulated, rounds_over
@@ -196,7 +195,7 @@ class FederatedModel(BaseEstimator):
     verbose: bool = False
     site_effects: str | None = None
 
-    _progress: ClassVar[Progress | None] = None  # of a command, which shows it itself
+    _progress = cast(Any, None)  # of a command, which shows it itself
 
     def family(self) -> Family:
         """Loss and penalty, from the parameters; refuses parameters that cannot be used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -561,13 +561,13 @@ class FederatedNegativeBinomialRegressor(LogLink):
     theta: float | str = 1.0
     l1_ratio: float = 0.0
 
-    _theta: ClassVar[float | None] = None  # that of a fit under way
+    _theta = cast(float | None, None)  # that of a fit under way
 
     def family(self) -> Family:
         theta = self._theta
         if theta is None:
             theta = getattr(self, "theta_", 1.0) if self._estimates_theta else self.theta
-        return Overdispersed(self.l1_ratio, False, self.penalty_factors, self.bounds, theta=theta)
+        return Overdispersed(self.l1_ratio, False, self.penalty_factors, self.bounds, theta=cast(float, theta))
 
     @property
     def _estimates_theta(self) -> bool:

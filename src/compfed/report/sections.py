@@ -437,7 +437,7 @@ def _evaluation_parts(record: Record) -> list[Part]:
     return [*parts, plots] if plots else parts
 
 
-def _bounds(value: float, low: float, high: float) -> str:
+def _bounds(value: Any, low: Any, high: Any) -> str:
     if high - low > words.BOUNDED:
         return f"{low:.3f} to {high:.3f}"
     return f"within {high - low:.4f}" if high - low > 5e-5 else "exact"
