@@ -169,7 +169,9 @@ def test_missing_values_have_our_message_or_are_imputed(kind):
 def test_a_missing_label_has_our_message(kind):
     for name, value in (("y", 1.5), ("ill", True), ("dose", 2), ("town", "rome")):
         gaps = {"label": [None if k in (2, 5) else value for k in range(N)]}
-        with pytest.raises(cf.InputError, match=r"y must have a label in every row; 2 row\(s\) have none, the first is row 2\. Drop"):
+        with pytest.raises(
+            cf.InputError, match=r"y must have a label in every row; 2 row\(s\) have none, the first is row 2\. Drop"
+        ):
             lasso().fit(only(kind, FEATURES), column(kind, only(kind, ["label"], gaps), "label"), sites=TOWN)
         assert name in COLUMNS
     gaps = {**COLUMNS, "town": [None if k == 2 else town for k, town in enumerate(TOWN.tolist())]}

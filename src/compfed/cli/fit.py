@@ -261,7 +261,7 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
         return None, ""
     saved = f"the model is saved in {args.out}, and was not evaluated"
     try:
-        folds = f" by {args.folds} fits without their folds" if args.evaluate == "cv" else ""
+        folds = f" by {_folds(args)} fits without their folds" if args.evaluate == "cv" else ""
         with working(f"[3/4] evaluating{folds}"):
             return model.evaluate(sites, cv=_folds(args), per_site=len(sites) <= MOST_SITES), ""
     except KeyboardInterrupt:
@@ -275,7 +275,8 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
 
 def _search_text(args: argparse.Namespace) -> str:
     """What is fitted, in words."""
-    return f" {N_ALPHAS} values of alpha in {args.folds} folds" if args.alpha == "cv" else ""
+    how = "by leave-one-out" if args.folds == "loo" else f"in {args.folds} folds"
+    return f" {N_ALPHAS} values of alpha {how}" if args.alpha == "cv" else ""
 
 
 def _theta(args: argparse.Namespace) -> float | str | None:
