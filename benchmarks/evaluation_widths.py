@@ -61,7 +61,7 @@ def main() -> None:
             for key, value in pooled.items():
                 low, high = one.bounds(key)
                 assert low - 1e-12 <= value <= high + 1e-12, (name, key)
-        shown = [f"{one.auc_low:.4f} to {one.auc_high:.4f}" for one in (free, ruled)]
+        shown = [f"{one.auc.rounding_low:.4f} to {one.auc.rounding_high:.4f}" for one in (free, ruled)]
         shown += ["{:.3f} to {:.3f}".format(*ruled.bounds(key)) for key in ("sensitivity", "accuracy")]
         print(f"| {name} | {pooled['auc']:.4f} | {' | '.join(shown)} |")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# the core install: jax, numpy, scipy, scikit-learn and what these need
+# the core install: jax, numpy, scipy, scikit-learn, narwhals and what these need
 CORE = {
     "cloudpickle",
     "jax",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from compfed.errors import Divergence as Divergence
     from compfed.errors import EdgeOfGridWarning as EdgeOfGridWarning
     from compfed.errors import InputError as InputError
+    from compfed.errors import LeftOutWarning as LeftOutWarning
     from compfed.errors import NotUniqueWarning as NotUniqueWarning
     from compfed.errors import OneSiteWarning as OneSiteWarning
     from compfed.errors import RunWarning as RunWarning
@@ -63,7 +64,7 @@ _NAMES = {
     "_utils.compilation": "use_all_cores",
     "_utils.text": "progress_bar",
     "algorithms": "register",
-    "errors": "ClassesDifferWarning Divergence EdgeOfGridWarning InputError NotUniqueWarning OneSiteWarning RunWarning "
+    "errors": "ClassesDifferWarning Divergence EdgeOfGridWarning InputError LeftOutWarning NotUniqueWarning OneSiteWarning RunWarning "
     "StepSizeWarning",
     "estimators": "Evaluation FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
     "FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "

@@ -82,6 +82,10 @@ class OneSiteWarning(UserWarning):
     """``fit`` got no ``sites``, so all rows were fitted as those of one site; ``sites=None`` says that this is meant."""
 
 
+class LeftOutWarning(UserWarning):
+    """``schema="auto"`` left columns out: dates, identifiers, names or free text. The message says how to use them."""
+
+
 class ClassesDifferWarning(UserWarning):
     """Every site has two classes, and together they have more: the same classes may be written differently."""
 

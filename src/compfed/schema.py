@@ -17,6 +17,7 @@ How rows are encoded with it is in `data.encoding`.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import importlib
 import json
@@ -55,9 +56,13 @@ class NumericColumn:
     impute : "refuse", "mean" or float, default="refuse"
         The number that stands for a missing value. "mean" is the mean over all sites, which `Schema.agree` and
         ``schema="auto"`` replace by a number. "refuse" refuses a table with missing values.
+    date : str, optional
+        For a column of dates: "year", or a date such as "2019-03-01" to count the days from. The year, or the number of days, is
+        the feature.
     """
 
     impute: Literal["refuse", "mean"] | float = "refuse"
+    date: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,17 @@ class Schema:
         return tuple(found)
 
     @property
+    def comparisons(self) -> tuple[str, ...]:
+        """What the coefficient of each encoded feature compares: a unit, or a level with the reference."""
+        found = []
+        for column in self.columns.values():
+            if isinstance(column, CategoricalColumn):
+                found += [f"against {column.levels[0]}"] * len(column.encoded_levels)
+            else:
+                found.append({None: "per unit", "year": "per year"}.get(column.date, "per day"))
+        return tuple(found)
+
+    @property
     def unresolved(self) -> tuple[str, ...]:
         """Columns whose missing values stand for a mean or a most frequent level that is not known yet."""
         return tuple(
@@ -219,6 +235,7 @@ class Schema:
             lines.append(f"[columns.{_text(name)}]")
             if isinstance(column, NumericColumn):
                 lines += [] if column.impute == "refuse" else [f"impute = {_value(column.impute)}"]
+                lines += [] if column.date is None else [f"date = {_value(column.date)}"]
             else:
                 lines.append(f"levels = {_value(column.levels)}")
                 lines += [] if column.missing == "refuse" else [f"missing = {_value(column.missing)}"]
@@ -274,12 +291,32 @@ def number_text(value: float) -> str:
     return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
+def check_date_meaning(meaning: object, what: str) -> None:
+    """Refuse what is neither "year" nor a date to count days from."""
+    try:
+        if meaning != "year":
+            datetime.date.fromisoformat(str(meaning))
+    except ValueError:
+        raise InputError(
+            f"{what} = {meaning!r} must be 'year', or a date such as '2019-03-01' to count days from."
+        ) from None
+
+
+def toml_key(name: str) -> str:
+    """A name as a key of TOML: quoted, unless it is of letters, digits, hyphens and underscores alone.
+
+    >>> toml_key("age"), toml_key("b.m.i")
+    ('age', '"b.m.i"')
+    """
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
 # --- reading ---
 
 
 def _column(name: str, table: object, where: str) -> Column:
-    here = f"{where}, [columns.{name}]"
-    given = _check_keys(table, ("impute", "levels", "missing", "other"), here)
+    here = f"{where}, [columns.{toml_key(name)}]"
+    given = _check_keys(table, ("impute", "date", "levels", "missing", "other"), here)
     if "levels" not in given:
         for key in ("missing", "other"):
             if key in given:
@@ -287,7 +324,12 @@ def _column(name: str, table: object, where: str) -> Column:
         impute = given.get("impute", "refuse")
         if impute not in ("refuse", "mean") and not is_number(impute):
             raise InputError(f"{here}: impute = {impute!r} must be a number, 'mean' or 'refuse'.")
-        return NumericColumn(impute if isinstance(impute, str) else float(impute))
+        date = given.get("date")
+        if date is not None:
+            check_date_meaning(date, f"{here}: date")
+        return NumericColumn(impute if isinstance(impute, str) else float(impute), None if date is None else str(date))
+    if "date" in given:
+        raise InputError(f"{here}: date is for a column of dates, which has no levels. Leave one of the two out.")
     if "impute" in given:
         raise InputError(f"{here}: impute is for a column of numbers. Give missing = 'impute' for levels.")
     levels, missing, other = given["levels"], given.get("missing", "refuse"), given.get("other", "refuse")

@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a categorical column": (
         lambda: from_table(FRAME.assign(stage=pd.Categorical([1, 2, 3, 1])), Y, WHERE),
-        r"column 'stage' is categorical; .* frame\['stage'\]\.astype\(float\), or .*get_dummies",
+        r"column 'stage' is categorical; .*convert it to numbers, or make one column per level",
     ),
     "an underscore in a number": (lambda: from_arrays([[["1_000", "2"]]], [[1.0]]), r"column 0 has .*'1_000'.*, which is not"),
     "a number beyond floats": (lambda: from_arrays([[[10**400, 1]]], [[1.0]]), r"row 0, column 0 has 10+\.\.\., which is not"),

@@ -78,17 +78,17 @@ def test_a_model_that_was_read_from_a_file_has_a_record_without_its_trace(tmp_pa
 def test_an_evaluation_may_be_a_record_of_its_own():
     class Evaluation:
         def to_dict(self) -> dict[str, Any]:
-            return {"auc": np.float64(0.75), "auc_low": 0.7, "auc_high": 0.8}
+            return {"brier": np.float64(0.75), "auc": {"value": 0.75, "rounding_low": 0.7, "rounding_high": 0.8}}
 
     model = cf.FederatedLasso(0.1).fit(X, Y[:, 0], sites=SITES)
     record = result_of(model, Evaluation())
-    assert record["evaluation"] == {"auc": 0.75, "auc_low": 0.7, "auc_high": 0.8}
-    assert "AUC: between 0.700 and 0.800, for certain." in page_text(record)
+    assert record["evaluation"] == {"brier": 0.75, "auc": {"value": 0.75, "rounding_low": 0.7, "rounding_high": 0.8}}
+    assert "Rounding bounds: 0.700 to 0.800, which contain it for certain." in page_text(record)
 
 
 def test_numbers_that_json_does_not_have(tmp_path):
     model = cf.FederatedLasso(0.1).fit(X, Y[:, 0], sites=SITES)
-    record = result_of(model, {"calibration_slope": np.nan, "auc": 0.7})
+    record = result_of(model, {"calibration_slope": np.nan, "brier": 0.7})
     record["parameters"]["bounds"] = "inf"
     record["trace"]["objective"] = np.array([1.0, np.nan, np.inf])
     write_result(tmp_path, record)
@@ -97,6 +97,6 @@ def test_numbers_that_json_does_not_have(tmp_path):
         raise AssertionError(constant)
 
     strict = json.loads((tmp_path / "result.json").read_text(), parse_constant=refuse)
-    assert strict["evaluation"] == {"calibration_slope": None, "auc": 0.7}
+    assert strict["evaluation"] == {"calibration_slope": None, "brier": 0.7}
     assert strict["trace"]["objective"] == [1.0, None, None]
     assert "calibration slope" not in page_text(read_result(tmp_path))

@@ -119,21 +119,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: fit(FRAME, Y > 0, cf.FederatedLogisticRegression()).score(FRAME, pd.Series(Y > 0, index=range(1, 13))),
         r"y has another index than X",
     ),
-    "numbered columns in another order": (
-        lambda: fit(NUMBERED).predict(NUMBERED[[2, 1, 0]]),
-        r"column 0 of X is 2 and was 0 at fit.*Give X\[\[0, 1, 2\]\] to match by name, or X\.to_numpy\(\)",
-    ),
     "other numbered columns": (
-        lambda: fit(NUMBERED).predict(NUMBERED.set_axis([0, 1, 7], axis=1)),
-        r"column 2 of X is 7 and was 2 at fit",
+        lambda: fit(NUMBERED, model=cf.FederatedLasso(0.0)).predict(NUMBERED.set_axis([0, 1, 7], axis=1)),
+        r"X has no column 2, which the model needs; it has 0, 1, 7\. Columns are found by .*give X\.to_numpy\(\) to match by place",
     ),
     "numbered columns after a fit to an array": (
         lambda: fit().predict(NUMBERED[[0, 2, 1]]),
         r"column 1 of X is 2 and was 1 at fit",
-    ),
-    "numbered columns after a fit to words": (
-        lambda: fit(NUMBERED.rename(columns=str)).predict(NUMBERED[[0, 2, 1]]),
-        r"column 1 of X is 2 and was '1' at fit.*Give X\[\[0, 1, 2\]\]",
     ),
     "groups of numbered columns": (
         lambda: fit(NUMBERED[[2, 1, 0]], model=cf.FederatedGroupLasso(groups=[[0, 1], [2]])),
@@ -185,7 +177,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         for dtype in ("Float64", "Int64", "boolean", "bool[pyarrow]", "object")
     },
     "pandas.NA to predict": (
-        lambda: fit(FRAME).predict(FRAME.assign(dose=pd.Series([1, pd.NA] * 6, dtype="Float64"))),
+        lambda: fit(FRAME, model=cf.FederatedLasso(0.0)).predict(FRAME.assign(dose=pd.Series([1, pd.NA] * 6, dtype="Float64"))),
         r"X contains NaN in column 'dose', the first in row 1 .*Drop these rows, or impute as at the fit",
     ),
     "a frame without columns": (lambda: fit(FRAME[[]]), r"X has 0 feature\(s\) \(shape=\(12, 0\)\)"),
@@ -383,6 +375,8 @@ def test_the_ways_out_of_an_index_and_of_numbered_columns():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of scikit-learn: names at fit that are not words
             predicted = fit(rows).predict(NUMBERED[[2, 1, 0]][[0, 1, 2]])
+            if rows is not X:
+                np.testing.assert_array_equal(fit(rows).predict(NUMBERED[[2, 1, 0]]), predicted)
         np.testing.assert_allclose(predicted, by_index.predict(X), rtol=1e-7)
     groups = fit(
         NUMBERED[[2, 1, 0]].rename(columns=str), model=cf.FederatedGroupLasso(0.01, groups=[["0", "1"], ["2"]])

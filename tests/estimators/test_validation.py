@@ -58,21 +58,21 @@ def random_case(seed: int):
     y = np.zeros(n, int)
     y[rng.permutation(n)[: min(events, n - 1)]] = 1
     z = (rng.standard_normal(n) + rng.uniform(0, 2) * y) * 10.0 ** rng.integers(-3, 4) + rng.choice([0.0, 0.0, 50.0])
-    tied = seed % 3 == 0
-    if tied:
+    if seed % 3 == 0:  # ties
         z = np.round(z, int(rng.integers(-1, 2)))
     weights = rng.uniform(0.1, 3.0, n) if seed % 4 == 0 else None
-    return z, y, rng.integers(0, int(rng.integers(1, 6)), n), weights, tied
+    return z, y, rng.integers(0, int(rng.integers(1, 6)), n), weights
 
 
 def test_the_auc_interval_contains_that_of_the_pooled_scores_in_200_random_cases():
     for seed in range(200):
-        z, y, sites, weights, tied = random_case(seed)
+        z, y, sites, weights = random_case(seed)
         found = scorer().evaluate(z[:, None], y, sites=sites, sample_weight=weights)
         pooled = roc_auc_score(y, z, sample_weight=weights)
-        assert found.auc_low - 1e-12 <= pooled <= found.auc_high + 1e-12, seed
-        assert found.auc_low <= found.auc <= found.auc_high
-        assert tied or found.auc_high - found.auc_low <= 0.002, seed
+        assert found.auc.rounding_low - 1e-12 <= pooled <= found.auc.rounding_high + 1e-12, seed
+        assert found.auc.rounding_low <= found.auc.value <= found.auc.rounding_high
+        assert found.auc.rounding_high - found.auc.rounding_low <= 0.002, seed
+        assert found.auc.value == pytest.approx(pooled, abs=3e-4), seed  # ties count half
 
 
 def test_the_auc_interval_under_the_default_policy_contains_the_pooled_value():
@@ -85,8 +85,8 @@ def test_the_auc_interval_under_the_default_policy_contains_the_pooled_value():
         federation = InProcess(cf.data.from_arrays([a[:, None] for a in z], y), policy=POLICY)
         found = scorer().evaluate(federation)
         labels, scores = np.concatenate(y), np.concatenate(z)
-        assert found.auc_low <= roc_auc_score(labels, scores) <= found.auc_high
-        widths.append(found.auc_high - found.auc_low)
+        assert found.auc.rounding_low <= roc_auc_score(labels, scores) <= found.auc.rounding_high
+        widths.append(found.auc.rounding_high - found.auc.rounding_low)
         table = confusion_matrix(labels, scores > 0)
         assert (found.confusion_low <= table).all()
         assert (table <= found.confusion_high).all()
@@ -96,24 +96,34 @@ def test_the_auc_interval_under_the_default_policy_contains_the_pooled_value():
     assert np.median(widths) < 0.4
 
 
-def test_the_report_gives_the_reason_of_an_interval(monkeypatch):
-    """Without a policy it is ties: its ends are the AUC with every tie in favour of, and against, the event."""
+def test_an_auc_with_ties_is_exact_without_a_policy_and_the_report_names_its_intervals(monkeypatch):
+    """Ties count half, as in scikit-learn; under a policy the AUC has rounding bounds, which the report calls so."""
     for module in ("bokeh", "matplotlib", "matplotlib.figure"):  # words are all that is looked at
         monkeypatch.setitem(sys.modules, module, None)
     rng = np.random.default_rng(6)
     y, z = np.arange(240) % 2, np.round(rng.standard_normal(240) + np.arange(240) % 2)
     rows = cf.data.from_arrays([z[i::3, None] for i in range(3)], [y[i::3] for i in range(3)])
-    ties, blocks = "rows with equal scores (ties) may be in either order", "counts are known to blocks of rows only"
-    for policy, said, other in ((None, ties, blocks), (POLICY, blocks, ties)):
+    blocks = "counts are known to blocks of rows only"
+    for policy in (None, POLICY):
         found = scorer().evaluate(InProcess(rows, policy=policy))
         record = {"kind": "fit", "features": ["z"], "coef": [[1.0]], "intercept": [0.0], "evaluation": found.to_dict()}
         page = page_text(record)
-        assert said in page
-        assert other not in page
-        ends = [roc_auc_score(y, z + shift * y) for shift in (-0.5, 0.5)]
+        for name in (
+            "AUC (ties count half)",
+            "rounding bounds of the AUC",
+            "confidence interval of the AUC",
+            "not computed",
+        ):
+            assert name in page
+        assert (blocks in page) == (policy is not None)
+        lines = {line.split("  ")[0]: line.split()[-1] for line in map(str.strip, str(found).splitlines()) if line}
+        assert lines["confidence interval"] == "computed"
+        assert (lines["rounding bounds"] == "exact") == (policy is None)
+        assert lines["AUC (ties count half)"] == f"{found.auc.value:.3f}"
         if policy is None:
-            assert (found.auc_low, found.auc_high) == pytest.approx(ends, rel=1e-12)
-            assert found.auc == pytest.approx(roc_auc_score(y, z), rel=1e-12)
+            each = (found.auc.value, found.auc.rounding_low, found.auc.rounding_high)
+            assert each == pytest.approx([roc_auc_score(y, z)] * 3, rel=1e-12)
+        assert (found.auc.confidence_low, found.auc.confidence_high) == (None, None)
 
 
 def test_the_bounds_are_attained():
@@ -126,12 +136,12 @@ def test_the_bounds_are_attained():
 
 def test_scores_that_are_all_the_same_have_the_middle_as_their_auc():
     found = scorer().evaluate(np.full((20, 1), 0.3), np.arange(20) % 2)
-    assert (found.auc, found.auc_low, found.auc_high) == (0.5, 0.0, 1.0)
+    assert (found.auc.value, found.auc.rounding_low, found.auc.rounding_high) == (0.5, 0.5, 0.5)
 
 
 def test_one_class_alone_has_no_auc():
     found = scorer().evaluate(np.linspace(-1, 1, 9)[:, None], np.ones(9, int))
-    assert np.isnan(found.auc)
+    assert np.isnan(found.auc.value)
     assert found.sensitivity == pytest.approx(4 / 9)
 
 
@@ -162,7 +172,7 @@ def test_every_measure_of_two_classes_is_that_of_the_pooled_rows(fitted, weighte
     np.testing.assert_allclose(found.confusion, table, rtol=1e-10)
     for name, value in confusion_measures(table).items():
         assert getattr(found, name) == pytest.approx(value, **EXACT)
-    assert found.auc == pytest.approx(roc_auc_score(TABLE.y, z, sample_weight=w), abs=3e-4)
+    assert found.auc.value == pytest.approx(roc_auc_score(TABLE.y, z, sample_weight=w), abs=3e-4)
     design = sm.add_constant(z)
     line = sm.GLM(TABLE.y, design, family=sm.families.Binomial(), freq_weights=w).fit(tol=1e-14, maxiter=100)
     np.testing.assert_allclose([found.calibration_intercept, found.calibration_slope], line.params, atol=1e-8, rtol=0)
@@ -205,7 +215,7 @@ def test_the_calibration_of_bad_models_is_that_of_statsmodels(scale):
 def test_separated_classes_have_no_calibration_slope():
     found = scorer().evaluate(np.r_[-2:-1:10j, 1:2:10j][:, None], np.repeat([0, 1], 10))
     assert np.isnan(found.calibration_slope)
-    assert found.auc == pytest.approx(1.0)
+    assert found.auc.value == pytest.approx(1.0)
 
 
 def test_exact_sums_give_the_same_evaluation(fitted):
@@ -234,12 +244,12 @@ def test_several_classes(policy):
     assert (table <= found.confusion_high).all()
     low, high = found.bounds("accuracy")
     assert low <= accuracy_score(y, model.predict(X)) <= high
-    for k, (least, most) in enumerate(found.auc_by_class):
-        assert least - 1e-12 <= roc_auc_score(y == k, p[:, k]) <= most + 1e-12
-    assert found.auc_low - 1e-12 <= roc_auc_score(y, p, multi_class="ovr") <= found.auc_high + 1e-12
+    for k, one in enumerate(found.auc_by_class or ()):
+        assert one.rounding_low - 1e-12 <= roc_auc_score(y == k, p[:, k]) <= one.rounding_high + 1e-12
+    assert found.auc.rounding_low - 1e-12 <= roc_auc_score(y, p, multi_class="ovr") <= found.auc.rounding_high + 1e-12
     if policy is None:
         np.testing.assert_array_equal(found.confusion, table)
-        assert found.auc_high - found.auc_low <= 0.002
+        assert found.auc.rounding_high - found.auc.rounding_low <= 0.002
 
 
 def numbers(seed=0, outcomes=1, columns=("a", "b", "c")) -> cf.data.Sites:
@@ -313,11 +323,11 @@ def test_the_evaluation_of_a_site_is_that_of_its_rows(fitted):
         here = TABLE.sites == i
         alone = fitted.evaluate(TABLE.X[here], TABLE.y[here])
         assert (
-            one.auc_low - 1e-12
+            one.auc.rounding_low - 1e-12
             <= roc_auc_score(TABLE.y[here], fitted.decision_function(TABLE.X[here]))
-            <= one.auc_high + 1e-12
+            <= one.auc.rounding_high + 1e-12
         )
-        assert one.auc_high - one.auc_low <= 0.002
+        assert one.auc.rounding_high - one.auc.rounding_low <= 0.002
         for name in ("brier", "log_loss", "accuracy", "calibration_slope"):
             assert getattr(one, name) == pytest.approx(getattr(alone, name), rel=1e-8)
 
@@ -351,7 +361,7 @@ def test_cross_validation_scores_every_row_by_a_model_without_it(fitted):
         without = cf.FederatedLogisticRegression(alpha=0.02).fit(TABLE.X[~out], TABLE.y[~out], sites=TABLE.sites[~out])
         p[out] = without.predict_proba(TABLE.X[out])[:, 1]
     assert found.brier == pytest.approx(brier_score_loss(TABLE.y, p), rel=1e-8)
-    assert found.auc_low <= roc_auc_score(TABLE.y, p) <= found.auc_high
+    assert found.auc.rounding_low <= roc_auc_score(TABLE.y, p) <= found.auc.rounding_high
     assert found.log_loss > fitted.evaluate(TABLE.federation()).log_loss
     assert "5 folds" in str(found)
 
@@ -424,7 +434,7 @@ def test_sites_with_fewer_rows_than_folds_are_scored_as_the_pooled_rows(case, ex
         assert one.log_loss == pytest.approx(log_loss(y[rows], p[rows], labels=range(p.shape[1])), rel=1e-7)
         assert one.accuracy == pytest.approx((p[rows].argmax(axis=1) == y[rows]).mean())
         if p.shape[1] == 2 and len(np.unique(y[rows])) == 2:
-            assert one.auc_low - 1e-12 <= roc_auc_score(y[rows], p[rows, 1]) <= one.auc_high + 1e-12
+            assert one.auc.rounding_low - 1e-12 <= roc_auc_score(y[rows], p[rows, 1]) <= one.auc.rounding_high + 1e-12
 
 
 def masked_sites() -> list[Site]:
@@ -440,7 +450,7 @@ def masked_sites() -> list[Site]:
 
 def test_single_sites_are_not_scored_under_masks(fitted):
     federation = InProcess(masked_sites())
-    assert fitted.evaluate(federation).auc_high > 0.9
+    assert fitted.evaluate(federation).auc.rounding_high > 0.9
     with pytest.raises(cf.InputError, match="one site would show its part of a sum by subtraction"):
         fitted.evaluate(federation, per_site=True)
     with pytest.raises(cf.InputError, match="leaving out one site would show its part of a sum by subtraction"):
@@ -467,7 +477,7 @@ def test_the_record_is_a_table_a_dictionary_and_a_figure(fitted):
     assert lines[2].split() == ["all", "sites", "0", "1", "2", "3"]
     assert any(line.startswith("AUC") for line in lines)
     again = json.loads(json.dumps(found.to_dict()))
-    assert again["auc"] == found.auc
+    assert again["auc"] == vars(found.auc)
     assert again["per_site"]["2"]["brier"] == found.per_site["2"].brier
     pytest.importorskip("matplotlib")
     figure = found.plot()

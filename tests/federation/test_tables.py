@@ -423,7 +423,8 @@ def test_schema_files_must_be_equal():
 
     assert cf.Schema.agree(encoded(one, one, one)) == one
     with pytest.raises(
-        cf.InputError, match=r"\[columns.age\] is .* at site 'north' and NumericColumn\(impute=50.0\) at site 'east'"
+        cf.InputError,
+        match=r"\[columns.age\] is .* at site 'north' and NumericColumn\(impute=50.0, date=None\) at site 'east'",
     ):
         cf.Schema.agree(encoded(one, one, other))
     with pytest.raises(cf.InputError, match=r"site\(s\) north, south have a schema file, and site\(s\) east have none"):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from scipy.special import expit, log_expit, xlogy
+from scipy.special import expit, gammaln, log_expit, xlogy
 from scipy.stats import nbinom
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, mean_gamma_deviance, mean_pinball_loss, mean_poisson_deviance, mean_squared_error
@@ -35,6 +35,7 @@ LOSSES: dict[str, tuple[Any, np.ndarray]] = {
     "Poisson": (losses.Poisson(), COUNTS),
     "Gamma": (losses.Gamma(), COUNTS + 0.5),
     "NegativeBinomial": (losses.NegativeBinomial(theta=2.5), COUNTS),
+    "NegativeBinomialLikelihood": (losses.NegativeBinomialLikelihood(theta=2.5), COUNTS),
     "ClassWeightedLogistic": (losses.ClassWeightedLogistic(class_weights=[4.0, 0.3]), SIGNS),
 }
 each = pytest.mark.parametrize("name", LOSSES)
@@ -91,6 +92,17 @@ def test_negative_binomial_formulas(theta):
     p, at_one = theta / (theta + np.exp(Z)), theta / (theta + 1)
     expected = nbinom.logpmf(COUNTS, theta, at_one) - nbinom.logpmf(COUNTS, theta, p)
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("theta", [1e-3, 0.3, 2.5, 1e4])
+def test_the_negative_binomial_likelihood_is_that_of_scipy(theta):
+    """With its terms in theta, and without log(y!)."""
+    loss = losses.NegativeBinomialLikelihood(theta=theta)
+    expected = -nbinom.logpmf(COUNTS, theta, theta / (theta + np.exp(Z))) - gammaln(COUNTS + 1)
+    np.testing.assert_allclose(value(loss, Z, COUNTS), expected, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(loss.value(Z, COUNTS), expected, rtol=1e-8, atol=1e-8)
+    at = np.log(np.maximum(COUNTS, 1e-300))
+    np.testing.assert_allclose(loss.saturated(COUNTS), loss.value(at, COUNTS), rtol=1e-8, atol=1e-8)
 
 
 def test_class_weights_multiply_the_loss():
@@ -183,6 +195,7 @@ def test_curvature_is_the_least_bound_on_the_second_derivative(name):
     assert second.min() >= -1e-9  # convex
     m = np.exp(Z)
     unbounded = {"Poisson": m, "Gamma": y / m, "NegativeBinomial": (y + 2.5) * 2.5 * m / (2.5 + m) ** 2}
+    unbounded["NegativeBinomialLikelihood"] = unbounded["NegativeBinomial"]
     if name in unbounded:
         assert loss.curvature is None
         np.testing.assert_allclose(second, unbounded[name], rtol=1e-7, atol=1e-9)
@@ -441,7 +454,12 @@ def test_losses_of_one_outcome_refuse_several(loss):
 @pytest.mark.parametrize("name", MODELS)
 def test_numbers_are_leaves_and_outputs_are_not(name):
     loss = MODELS[name][0]
-    numbers = {"Huber": [1.35], "SmoothedQuantile": [0.3, 0.8], "NegativeBinomial": [2.5]}.get(name, [])
+    numbers = {
+        "Huber": [1.35],
+        "SmoothedQuantile": [0.3, 0.8],
+        "NegativeBinomial": [2.5],
+        "NegativeBinomialLikelihood": [2.5],
+    }.get(name, [])
     assert loss.ridge == 0.0
     leaves = jax.tree.leaves(dataclasses.replace(loss, ridge=0.25))
     if name == "ClassWeightedLogistic":

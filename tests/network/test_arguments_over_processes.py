@@ -169,7 +169,7 @@ def check_evaluation(federation: Any) -> None:
     model = cf.FederatedLogisticRegression(alpha=0.01).fit_federation(federation)
     found = model.evaluate(federation)
     event, risk = Y == 2, model.predict_proba(ROWS)[:, 1]
-    assert found.auc_low <= roc_auc_score(event, risk, sample_weight=W) <= found.auc_high
+    assert found.auc.rounding_low <= roc_auc_score(event, risk, sample_weight=W) <= found.auc.rounding_high
     assert found.brier == pytest.approx(brier_score_loss(event, risk, sample_weight=W), rel=1e-8)
     assert found.log_loss == pytest.approx(log_loss(event, risk, sample_weight=W), rel=1e-8)
     with pytest.raises(cf.InputError, match="masked"):

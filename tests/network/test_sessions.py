@@ -892,7 +892,7 @@ def test_evaluations_under_masks_have_the_bits_of_a_rehearsal_and_are_counted(tm
         assert there.intervals == here.intervals
         assert ledger_of(paths[0]).scored_models == 2 * k
     assert np.isfinite(here.calibration_slope)
-    assert here.auc_low < here.auc < here.auc_high
+    assert here.auc.rounding_low < here.auc.value < here.auc.rounding_high
     with pytest.raises(cf.InputError, match="reached its max_scored_models"):
         model.evaluate(connected(paths)[0])
     with pytest.raises(cf.InputError, match="one site would show its part of a sum by subtraction"):

@@ -70,11 +70,12 @@ def fit_record(names: list[str], sites: list[str]) -> dict[str, Any]:
         "kind": "fit", "estimator": "FederatedLogisticRegression", "features": names, "sites": sites, "coef": coef,
         "intercept": [0.1], "classes": [names[0], names[1]], "alpha": 0.1, "label": names[2],
         "evaluation": {
-            "weight": 100.0, "events": 40.0, "how": "as given", "auc": 0.81, "auc_low": 0.8, "auc_high": 0.82, "brier": 0.2,
+            "weight": 100.0, "events": 40.0, "how": "as given", "brier": 0.2,
+            "auc": {"value": 0.81, "rounding_low": 0.8, "rounding_high": 0.82},
             "intervals": {},
             "roc": {f"{kind}_positive_{end}": [0.0, 0.2, 1.0] for kind in ("false", "true") for end in ("low", "high")},
             "calibration": {f"{kind}_{end}": [0.1, 0.5, 0.9] for kind in ("weight", "predicted", "observed") for end in ("low", "high")},
-            "per_site": {site: {"weight": 50.0, "auc": 0.8, "auc_low": 0.8, "auc_high": 0.8} for site in sites},
+            "per_site": {site: {"weight": 50.0, "auc": {"value": 0.8, "rounding_low": 0.8, "rounding_high": 0.8}} for site in sites},
         },
         "schema": names[3],
     }  # fmt: skip
@@ -156,9 +157,11 @@ def test_the_words_are_those_of_the_model(model, pages):
     largest = np.argmax(np.abs(model.coef_[0] * model.feature_scale_))
     row = re.search(rf'<th scope="row">{model.feature_names_in_[largest]}</th>(.*?)</tr>', text)
     assert row is not None
-    cells = [float(cell) for cell in re.findall(r"<td>(.*?)</td>", row[1])]
+    compared, *cells = re.findall(r"<td>(.*?)</td>", row[1])
+    assert compared == "per unit"
     effect = model.coef_[0, largest] * model.feature_scale_[largest]
-    np.testing.assert_allclose(cells, [model.coef_[0, largest], effect, np.exp(effect)], rtol=6e-3)
+    coefficient = model.coef_[0, largest]
+    np.testing.assert_allclose([float(cell) for cell in cells], [coefficient, np.exp(coefficient), effect], rtol=6e-3)
 
 
 def test_a_certificate_that_does_not_hold_is_said_first(model):

@@ -77,7 +77,10 @@ def test_a_comparison_of_sites_and_a_fit_of_files_are_rehearsals_too(tmp_path, c
     paths = [str(tmp_path / f"{name}.csv") for name in sites().names]
     argv = ["--label", "y", "--model", "lasso", "--alpha", "0.1", "--evaluate", "none", "--out", str(tmp_path / "run")]
     assert main(["fit", *paths, *argv]) == 0
-    assert "60 rows of 3 site(s), 3 features. Rehearsal: all rows were in this process.\n" in capsys.readouterr().out
+    assert (
+        "60 rows of 3 sites: 3 columns make 3 features.\nRehearsal: all rows were in this process.\n"
+        in capsys.readouterr().out
+    )
     text = re.sub(r"<[^>]*>", " ", (tmp_path / "run" / "report.html").read_text())
     assert "Rehearsal: all rows were in this process." in text
     assert not [words for words in UNTRUE_HERE if words in text]

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import jax.scipy.special
 import numpy as np
 import scipy.special
 from jax.scipy.special import logsumexp as jax_logsumexp
@@ -48,6 +49,11 @@ def product(A: Numbers, x: Numbers) -> Numbers:
 def sigmoid(z: Numbers) -> Numbers:
     """1 / (1 + exp(-z))."""
     return jax.nn.sigmoid(z) if is_jax(z) else scipy.special.expit(z)
+
+
+def log_gamma(x: Numbers) -> Numbers:
+    """log Gamma(x)."""
+    return jax.scipy.special.gammaln(x) if is_jax(x) else scipy.special.gammaln(x)
 
 
 def softplus(z: Numbers) -> Numbers:

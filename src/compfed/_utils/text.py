@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import html
 import itertools
 import platform
 import re
@@ -119,6 +120,7 @@ def versions() -> dict[str, str]:
 # --- progress on the error stream: a bar on a terminal, plain lines elsewhere ---
 
 QUIET_SECONDS = 2.0  # shorter work has no bar
+FIRST_SECONDS = 0.8  # shorter steps of a command have no line
 LINE_SECONDS = 10.0  # without a terminal, at most one line in this time
 BAR_WIDTH = 30
 
@@ -128,7 +130,7 @@ def progress_bar(
 ) -> Callable[[int, int], None]:
     """Make a function of (done, total) that shows progress; pass it as ``progress=``.
 
-    It draws a bar on a terminal and writes plain lines into a pipe or a file.
+    It draws a bar on a terminal and in a notebook, and writes plain lines into a pipe or a file.
 
     Parameters
     ----------
@@ -157,6 +159,7 @@ def progress_bar(
     began = last_line = time.monotonic()
     terminal = out.isatty()
     shown = False
+    notebook = _notebook_display() if stream is None else None
 
     def show(done: int, total: int) -> None:
         nonlocal last_line, shown
@@ -167,7 +170,9 @@ def progress_bar(
         left = (now - began) * (total - done) / max(done, 1)
         early = now - began < QUIET_SECONDS  # too early for an estimate
         when = f"{now - began:.0f} s" if finished or early else f"about {left:.0f} s left"
-        if terminal:
+        if notebook is not None:
+            notebook(label, done, total, when)
+        elif terminal:
             out.write(f"\r{label:<28.28} {_bar(done, total)} {done}/{total}, {when}   ")
             out.write("\n" if finished else "")
             out.flush()
@@ -179,34 +184,75 @@ def progress_bar(
     return show
 
 
+def _notebook_display() -> Callable[[str, int, int, str], None] | None:
+    """A function that draws a bar below the cell of a Jupyter notebook and moves it; None anywhere else."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if type(shell).__name__ != "ZMQInteractiveShell":
+        return None
+    from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]  # of the notebook
+
+    handle = None
+
+    def draw(label: str, done: int, total: int, when: str) -> None:
+        nonlocal handle
+        bar = f'<progress value="{done}" max="{max(total, 1)}"></progress>'
+        page = HTML(f"<div>{html.escape(label)} {bar} {done}/{total}, {when}</div>")
+        if handle is None:
+            handle = display(page, display_id=True)
+        else:
+            handle.update(page)
+
+    return draw
+
+
 @contextmanager
-def working(label: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Say on the error stream what goes on inside, if it takes longer than two seconds: a line now and then, or one that counts.
+def working(label: str, stream: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Say on the error stream what goes on inside, from a second after its start: a line now and then, or one that counts.
+
+    Yields a function of (done, total): from then on the line has the share and the time that is left, too.
 
     >>> with working("reading"):
     ...     pass
     """
     out, began, finished = sys.stderr if stream is None else stream, time.monotonic(), threading.Event()
-    terminal = out.isatty()
+    terminal, reached, shown = out.isatty(), [0, 0], threading.Event()
+
+    def progress(done: int, total: int) -> None:
+        reached[:] = done, total
 
     def report() -> None:
-        wait = QUIET_SECONDS
+        wait = FIRST_SECONDS
         while not finished.wait(wait):
             wait = 1.0 if terminal else LINE_SECONDS
-            text = f"{label} ... {time.monotonic() - began:.0f} s"
+            text = f"{label} ... {_reached(time.monotonic() - began, *reached)}"
             out.write(f"\r\033[K{text}" if terminal else f"{text}\n")
             out.flush()
+            shown.set()
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
-        yield
+        yield progress
     finally:
         finished.set()
         thread.join()
-        if terminal and time.monotonic() - began >= QUIET_SECONDS:
+        if terminal and shown.is_set():
             out.write("\r\033[K")
             out.flush()
+
+
+def _reached(seconds: float, done: int, total: int) -> str:
+    """How far a step is: the seconds; with a share, what is left.
+
+    >>> _reached(12.0, 0, 0), _reached(12.0, 10, 50), _reached(12.0, 7, 7)
+    ('12 s', '12 s, 10 of 50 (20%), about 48 s left', '12 s, 7 done')
+    """
+    if not total:
+        return f"{seconds:.0f} s"
+    if done >= total:
+        return f"{seconds:.0f} s, {done} done"
+    left = f", about {seconds * (total - done) / done:.0f} s left" if done else ""
+    return f"{seconds:.0f} s, {done} of {total} ({done / total:.0%}){left}"
 
 
 def _bar(done: int, total: int) -> str:

@@ -33,7 +33,8 @@ MODELS = {
     "gamma": ("FederatedGammaRegressor", None),
     "huber": ("FederatedHuber", None),
 }
-MOST_SITES = 8  # with a column of their own on the screen
+N_ALPHAS = 50  # that a cross-validation tries, unless the best is at their end
+MOST_SITES = 60  # that are evaluated one by one, too
 EXAMPLES = (
     ("one file per hospital, alpha by cross-validation", "compfed fit rome.csv oslo.csv --label died --model logistic"),
     ("one table, alpha given, sex not penalised",
@@ -81,12 +82,24 @@ def _add_table(add: Callable[..., object]) -> None:
     add("--site", metavar="COL", help="column that names the site of each row")
     add("--features", metavar="A,B,...", help="columns to use (default: all others)")
     add("--drop", metavar="A,B,...", help="columns to leave out")
+    dates = "columns of dates to use: their year, or the days since a date (default: dates are left out)"
+    add("--dates", metavar="A=year,B=2019-03-01,...", help=dates)
+    add("--keep", metavar="A,B,...", help="columns to use although they look like identifiers, names or codes")
+    add(
+        "--drop-unlabelled",
+        action="store_true",
+        help="leave out rows without a label, and count them (default: an error)",
+    )
     add("--weight", metavar="COL", help="column that says how much each row counts")
     add(
         "--offset",
         metavar="COL",
         help="column that is added to the linear predictor, such as the log of a time at risk",
     )
+    event = (
+        "class of the label whose odds are modelled: the event (default: the last one; of two such as no and yes, yes)"
+    )
+    add("--positive-class", metavar="CLASS", help=event)
     add("--schema", default="auto", metavar="auto|FILE", help="what the columns are (default: %(default)s)")
 
 
@@ -98,6 +111,7 @@ def _add_model(add: Callable[..., object]) -> None:
     rule = "largest alpha within one standard error of the best (glmnet's lambda.1se)"
     add("--one-standard-error", action="store_true", help=rule)
     add("--l1-ratio", type=float, metavar="R", help="share of the l1 norm in the penalty, 0 to 1")
+    add("--theta", metavar="NUMBER", help="size of the negative binomial distribution (default: estimated)")
     add("--standardize", action="store_true", help="penalise standardised coefficients, as glmnet does")
     factors = "multiply the penalty of columns, of all levels of a column of words; 0: not penalised, inf: left out"
     add("--penalty-factors", metavar="A=0,B=2,...", help=factors)
@@ -139,23 +153,31 @@ def fit(args: argparse.Namespace) -> int:
         model = _new_model(args)
         check_run_folder(args.out)
         check_writable(args.out, f"--out {args.out}")  # before anything is read
-        with working("reading"):
+        with working("[1/4] reading"):
             sites = data.from_files(
                 args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
-                weight=args.weight, offset=args.offset, **_reading(args),
+                weight=args.weight, offset=args.offset, positive_class=args.positive_class, dates=_dates(args.dates),
+                keep=_words(args.keep) or (), unlabelled="drop" if args.drop_unlabelled else "refuse", **_reading(args),
             )  # fmt: skip
         _check_evaluation(sites, args)
-        with working("fitting"):
-            model.fit_sites(sites)
-        with working("writing"):  # an evaluation takes longer than the fit, and may fail
-            write_fit(model, args.out, _config(args, model, sites), args.label)
+        table = _table(sites)
+        if not args.json:  # before the fit, which may take long
+            print(f"{_table_text(table)}\n", flush=True)
+        with working(f"[2/4] fitting{_search_text(args)}") as progress:
+            model._progress = progress  # for this fit alone
+            try:
+                model.fit_sites(sites)
+            finally:
+                model._progress = None
+        with working("[2/4] writing the model"):  # an evaluation takes longer than the fit, and may fail
+            write_fit(model, args.out, _config(args, model, sites), args.label, table)
         evaluation, failed = _evaluate(model, sites, args)
-        with working("writing"):
-            write_evaluation(model, args.out, evaluation, args.label)
+        with working("[4/4] writing"):
+            write_evaluation(model, args.out, evaluation, args.label, table)
     if args.json:
-        print(json_text(_summary(model, sites, evaluation, args.out)))
+        print(json_text(_summary(model, sites, evaluation, args.out) | {"table": table}))
     else:
-        print(f"{_rows_text(sites)}\n{_notes_text(sites)}\n{result_text(model)}\n")
+        print(f"{result_text(model, args.label)}\n")
         if evaluation is not None:
             print(f"{evaluation}\n")
         print(f"Run folder: {args.out}{', with report.html' if (args.out / 'report.html').exists() else ''}")
@@ -178,13 +200,12 @@ def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None,
         measured["per_site"] = {
             site: {name: value for name, value in found.items() if name not in curves} for site, found in each.items()
         }
-    found = {
+    same = ("alpha", "theta", "classes", "event", "features", "coef", "ratios", "comparisons", "intercept")
+    return {
         "folder": str(folder), "estimator": result["estimator"], "rows": int(sites.sizes.sum()),
-        "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)), "alpha": result.get("alpha"),
-        "classes": result.get("classes"), "features": result["features"], "coef": result["coef"],
-        "intercept": result["intercept"], "certificate": result["certificate"]["words"], "evaluation": measured or None,
+        "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)), **{name: result.get(name) for name in same},
+        "certificate": result["certificate"]["words"], "evaluation": measured or None,
     }  # fmt: skip
-    return found
 
 
 def _new_model(args: argparse.Namespace) -> FederatedModel:
@@ -205,7 +226,7 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     options = {
         "l1_ratio": l1_ratio, "standardize": args.standardize or None, "class_weight": args.class_weight,
         "relax": args.relax or None, "site_effects": "profile" if args.site_effects else None,
-        "penalty_factors": _factors(args.penalty_factors),
+        "penalty_factors": _factors(args.penalty_factors), "theta": _theta(args),
     }  # fmt: skip
     known = model().get_params()
     for option, value in options.items():
@@ -235,12 +256,13 @@ def _folds(args: argparse.Namespace) -> int | str | None:
 
 
 def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> tuple[Evaluation | None, str]:
-    """How well the model predicts, of every site too where a table has room for them; or why that is not known."""
+    """How well the model predicts, of every site too where they are not too many; or why that is not known."""
     if args.evaluate == "none":
         return None, ""
     saved = f"the model is saved in {args.out}, and was not evaluated"
     try:
-        with working("evaluating"):
+        folds = f" by {_folds(args)} fits without their folds" if args.evaluate == "cv" else ""
+        with working(f"[3/4] evaluating{folds}"):
             return model.evaluate(sites, cv=_folds(args), per_site=len(sites) <= MOST_SITES), ""
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{saved[0].upper()}{saved[1:]}.") from None
@@ -249,6 +271,19 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
     except Exception as problem:
         problem.add_note(f"{saved[0].upper()}{saved[1:]}.")
         raise
+
+
+def _search_text(args: argparse.Namespace) -> str:
+    """What is fitted, in words."""
+    how = "by leave-one-out" if args.folds == "loo" else f"in {args.folds} folds"
+    return f" {N_ALPHAS} values of alpha {how}" if args.alpha == "cv" else ""
+
+
+def _theta(args: argparse.Namespace) -> float | str | None:
+    """theta as given, or "ml", which estimates it, for the model that has it."""
+    if args.theta is None:
+        return "ml" if args.model == "negative-binomial" else None
+    return _number(args.theta, "--theta", "give a number > 0")
 
 
 def _number(text: str, option: str, way_out: str = "give a number, or cv") -> float:
@@ -261,16 +296,22 @@ def _number(text: str, option: str, way_out: str = "give a number, or cv") -> fl
 def _factors(text: str | None) -> dict[str, float] | None:
     if text is None:
         return None
-    pairs = [part.rpartition("=") for part in text.split(",")]
-    if not all(name and sign for name, sign, _ in pairs):
-        raise InputError(f"--penalty-factors {text}: give COLUMN=NUMBER, separated by commas.")
-    names = [name.strip() for name, _, _ in pairs]
-    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
-        raise InputError(f"--penalty-factors {text}: column {twice[0]} has two factors. Give one of them.")
+    pairs = _pairs(text, "--penalty-factors", "NUMBER")
     return {
         name.strip(): _number(value, f"--penalty-factors {name}=", "give a number >= 0, or inf")
-        for name, _, value in pairs
+        for name, value in pairs
     }
+
+
+def _pairs(text: str, option: str, what: str) -> list[tuple[str, str]]:
+    """COLUMN=VALUE pairs, separated by commas; each column once."""
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise InputError(f"{option} {text}: give COLUMN={what}, separated by commas.")
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+        raise InputError(f"{option} {text}: column {twice[0]} has two factors. Give one of them.")
+    return [(name, value) for name, (_, _, value) in zip(names, pairs, strict=True)]
 
 
 def _words(text: str | None) -> list[str] | None:
@@ -285,15 +326,23 @@ def _config(args: argparse.Namespace, model: FederatedModel, sites: Sites) -> Js
     }  # fmt: skip
 
 
-def _notes_text(sites: Sites) -> str:
-    """What the reader left out, a line for each."""
-    return "".join(f"note: {note}\n" for table in sites.raw or () for note in table.notes)
+def _dates(text: str | None) -> dict[str, str] | None:
+    """What the dates of each column become."""
+    return None if text is None else {name: value.strip() for name, value in _pairs(text, "--dates", "year or a date")}
 
 
-def _rows_text(sites: Sites) -> str:
-    from compfed.report.words import REHEARSAL
+def _table(sites: Sites) -> JsonObject:
+    """What was made of the tables, in the words of the command line."""
+    from compfed.data.summary import summary_of
 
-    return f"{int(sites.sizes.sum())} rows of {len(sites)} site(s), {sites.width} features. {REHEARSAL}"
+    found = summary_of(sites)
+    return found | {"notes": [option_text(note) for note in found["notes"]]}
+
+
+def _table_text(table: JsonObject) -> str:
+    from compfed.report.words import REHEARSAL, table_sentences
+
+    return "\n".join([*table_sentences(table), REHEARSAL])
 
 
 # --- predict ---

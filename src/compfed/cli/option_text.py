@@ -8,15 +8,19 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from compfed.errors import InputError
+from compfed.errors import InputError, LeftOutWarning
 
-OPTIONS = "alpha|decimal|drop|encoding|features|label|l1_ratio|missing|offset|penalty_factors|schema|sep|site|weight"
+OPTIONS = (
+    "alpha|dates|decimal|drop|encoding|features|keep|label|l1_ratio|missing|offset|penalty_factors|positive_class|schema|sep|site|"
+    "weight"
+)
 
 
 @contextlib.contextmanager
 def as_options() -> Iterator[None]:
     """Errors and warnings that name an argument of the library name the option instead."""
     with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftOutWarning)  # which the command prints among its notes
         warnings.showwarning = lambda message, *_: print(f"Warning: {option_text(str(message))}", file=sys.stderr)
         try:
             yield
@@ -30,6 +34,8 @@ def option_text(text: str) -> str:
     >>> option_text("Leave it out with drop='note', or name the columns with features=.")
     "Leave it out with --drop 'note', or name the columns with --features."
     """
+    text = re.sub(r"dates=\{'([^']*)': '([^']*)'\}", r"--dates '\1=\2'", text)
+    text = text.replace("unlabelled='drop'", "--drop-unlabelled")
     text = re.sub(rf"(?<![\w\[])({OPTIONS})=(?=['\"\[\w+-])", lambda found: f"--{found[1].replace('_', '-')} ", text)
     text = re.sub(rf"(?<![\w\[])({OPTIONS})=(?=\W)", lambda found: f"--{found[1].replace('_', '-')}", text)
     text = re.sub(r"\bcv=(?=\d)", "--folds ", text)

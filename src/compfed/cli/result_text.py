@@ -12,13 +12,22 @@ if TYPE_CHECKING:
 MOST_COEFFICIENTS = 200  # that are listed
 
 
-def result_text(model: FederatedModel) -> str:
+def result_text(model: FederatedModel, label: str | None = None) -> str:
     """The result of a run: alpha, the coefficients that are not zero, and one sentence about the certificate."""
     import numpy as np
 
-    coef = np.atleast_2d(model.coef_)
+    from compfed.estimators.export import comparisons_of, event_of, ratios_of
+    from compfed.report.words import event_text, ratio_text
+
+    coef, schema = np.atleast_2d(model.coef_), getattr(model, "schema_", None)
+    if label is None and schema is not None and schema.label is not None and isinstance(schema.label.column, str):
+        label = schema.label.column
     alpha = getattr(model, "alpha_", getattr(model, "alpha", None))
     lines = [f"alpha = {alpha:.6g}"] if isinstance(alpha, (int, float)) else []
+    if isinstance(theta := getattr(model, "theta_", None), float):
+        lines.append(f"theta = {theta:.6g}")
+    if (event := event_text({"event": event_of(model), "label": label})) is not None:
+        lines.append(f"Event: {printable(event, 80)}. The coefficients add up to its log-odds.")
     used = np.flatnonzero(coef.any(axis=0))
     lines.append("All coefficients are zero.")
     if len(used):
@@ -26,9 +35,14 @@ def result_text(model: FederatedModel) -> str:
         names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(coef.shape[1])])
         classes = [printable(str(c), 20) for c in getattr(model, "classes_", ())]
         heads = classes if len(classes) == len(coef) > 1 else ["coefficient"] * len(coef)
-        shown = used[:MOST_COEFFICIENTS]
-        rows = [[printable(str(names[j]), 60), *(f"{value: .6g}" for value in coef[:, j])] for j in shown]
-        lines.append(text_table(["column", *heads], rows))
+        shown, ratios, compared = used[:MOST_COEFFICIENTS], ratios_of(model), comparisons_of(model)
+        columns = {"column": [printable(str(names[j]), 60) for j in shown]}
+        if set(compared) != {"per unit"}:
+            columns["compared"] = [printable(compared[j], 40) for j in shown]
+        cells = [*columns.values(), *([f"{value: .6g}" for value in row[shown]] for row in coef)]
+        if ratios is not None:
+            heads, cells = [*heads, ratios["name"]], [*cells, [ratio_text(ratios["values"][0, j]) for j in shown]]
+        lines.append(text_table([*columns, *heads], list(zip(*cells, strict=True))))
     if len(used) > MOST_COEFFICIENTS:
         lines.append(f"... and {len(used) - MOST_COEFFICIENTS} more")
     intercept = np.ravel(getattr(model, "intercept_", ()))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compfed._utils.text import join_names
-from compfed._utils.validation import check_dense_size, check_unmasked, is_dataframe, is_missing
+from compfed._utils.validation import check_dense_size, check_unmasked, is_missing
+from compfed.data.adapter import Column, Frame, as_column, as_frame
 from compfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,15 +38,15 @@ def is_numeric(column: pd.Series) -> bool:
 
 
 def as_floats(values: Any, what: str) -> np.ndarray:
-    """An array, a sparse matrix of scipy or a DataFrame as floats; missing values become NaN."""
+    """An array, a sparse matrix of scipy, a frame or a Series as floats; missing values become NaN."""
     check_unmasked(values, what)
     if hasattr(values, "toarray"):
         check_dense_size(values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
         values = values.toarray()
-    if is_dataframe(values):
-        check_column_names(what, values.columns)
-        columns = [column_as_floats(values.iloc[:, j], what) for j in range(values.shape[1])]
-        return np.column_stack(columns or [np.empty((len(values), 0))])
+    if (frame := read_frame(values, what)) is not None:
+        return frame_as_floats(frame, what)
+    if (column := as_column(values)) is not None:
+        return column_as_floats(column, what)
     try:
         found = np.asarray(values)
     except ValueError:
@@ -59,33 +60,40 @@ def as_floats(values: Any, what: str) -> np.ndarray:
     return floats
 
 
-def column_as_floats(column: pd.Series, what: str, way_out: str = WAY_OUT, after_row: str = "") -> np.ndarray:
-    """A column as floats, missing values as NaN; refuses the first value that is not a number, naming it and its row."""
-    if str(column.dtype) == "category":
-        raise InputError(
-            f"{what}: column {column.name!r} is categorical; its levels may be numbers or names. Say which: "
-            f"frame[{column.name!r}].astype(float), or one column per level with pandas.get_dummies."
-        )
-    if is_numeric(column):
-        return column.to_numpy(float, na_value=np.nan)
-    floats = np.full(len(column), np.nan)
-    for i in np.flatnonzero(~column.isna().to_numpy()):
-        floats[i] = _number(column.iloc[i], f"{what}: column {column.name!r}", f" in row {i}{after_row}", way_out)
-    return floats
+def read_frame(table: Any, what: str) -> Frame | None:
+    """A frame of any library whose columns have different names; None for anything else."""
+    frame = as_frame(table, what)
+    if frame is not None:
+        check_column_names(what, frame.columns)
+    return frame
 
 
-def check_dataframe(frame: pd.DataFrame, what: str, way_out: str = WAY_OUT) -> None:
-    """Refuse columns that do not hold numbers, each by name and first value; numeric columns are not read."""
-    check_column_names(what, frame.columns)
-    problems = []
-    for j in range(frame.shape[1]):
-        if not is_numeric(column := frame.iloc[:, j]):
-            try:
-                column_as_floats(column, what, way_out)
-            except InputError as problem:
-                problems.append(str(problem))
+def frame_as_floats(frame: Frame, what: str, way_out: str = WAY_OUT) -> np.ndarray:
+    """A frame as an array of floats, missing values as NaN; refuses columns that do not hold numbers, each by name and first value."""
+    problems, columns = [], []
+    for name in frame.columns:
+        try:
+            columns.append(column_as_floats(frame[name], what, way_out))
+        except InputError as problem:
+            problems.append(str(problem))
     if problems:
         raise InputError(join_names([*problems[:1], *(p.removeprefix(f"{what}: ") for p in problems[1:])], " ", 10))
+    return np.column_stack(columns or [np.empty((len(frame), 0))])
+
+
+def column_as_floats(column: Column, what: str, way_out: str = WAY_OUT) -> np.ndarray:
+    """A column as floats, missing values as NaN; refuses the first value that is not a number, naming it and its row."""
+    if column.categorical:
+        raise InputError(
+            f"{what}: column {column.name!r} is categorical; its levels may be numbers or names. Say which: convert it to numbers, "
+            "or make one column per level."
+        )
+    if column.is_numeric:
+        return np.asarray(column.values, float)
+    floats = np.full(len(column), np.nan)
+    for i in np.flatnonzero(~column.missing).tolist():
+        floats[i] = _number(column.values[i], f"{what}: column {column.name!r}", f" in row {i}", way_out)
+    return floats
 
 
 def check_roles(**roles: str | Sequence[str] | None) -> None:
@@ -102,17 +110,15 @@ def check_roles(**roles: str | Sequence[str] | None) -> None:
 
 
 ONE_PER_ROW = {"y": "one label per row", "sites": "one site per row", "offset": "one number per row"}
-Frame: TypeAlias = Any  # a DataFrame, or a column of one
 
 
-def take_column(X: Frame, role: str, column: str) -> tuple[Frame, Frame]:
-    """A DataFrame without its column of labels, sites or offsets, and that column."""
-    if column not in getattr(X, "columns", ()):
-        has = "; it has " + join_names([str(c) for c in X.columns], most=12) if is_dataframe(X) else ""
+def take_column(X: Frame | None, role: str, name: str) -> tuple[Frame, Any]:
+    """A frame without its column of labels, sites or offsets, and that column; X is None for what is no frame."""
+    if X is None or name not in X.columns:
+        has = "; it has " + join_names([str(c) for c in X.columns], most=12) if X is not None else ""
         way_out = f"Give a DataFrame with that column, or {ONE_PER_ROW[role]}."
-        raise InputError(f"{role}={column!r} names a column, and X has none of that name{has}. {way_out}")
-    check_column_names("X", X.columns)
-    return X.drop(columns=column), X[column]
+        raise InputError(f"{role}={name!r} names a column, and X has none of that name{has}. {way_out}")
+    return X.without([name]), X[name]
 
 
 def check_column_names(what: str, names: Iterable[Hashable]) -> None:

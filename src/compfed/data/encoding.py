@@ -8,7 +8,7 @@ A column of numbers keeps its place. A column of words gives one feature, 0 or 1
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from compfed._utils.text import join_names, shapes_shown
 from compfed.data.raw_table import RawColumn, RawTable
+from compfed.data.recognise import are_names, date_numbers, is_identifier, span
 from compfed.data.table_files import LONG_INTEGER, as_numbers
 from compfed.data.table_problems import Problems, quoted
 from compfed.errors import InputError
@@ -44,6 +45,8 @@ FEW_LEVELS = 20  # a column of words with more levels, and more than half as man
 AUTO = 'Give schema="auto", which makes levels of words and imputes missing numbers, or a Schema'
 
 
+LEFT_OUT = ", left out"  # in the note of a column that a proposed schema does not have
+DROP = "Drop rows without a label."
 WORD_LABELS = 'with schema="auto", or a Schema, words are classes'
 
 
@@ -69,7 +72,13 @@ class Encoded:
 
 
 def encode(
-    table: RawTable, schema: Schema, *, label: bool = True, word_labels: bool = False, way_out: str | None = None
+    table: RawTable,
+    schema: Schema,
+    *,
+    label: bool = True,
+    word_labels: bool = False,
+    way_out: str | None = None,
+    unlabelled: str = DROP,
 ) -> Encoded:
     """Encode the rows of a table with a schema.
 
@@ -84,6 +93,8 @@ def encode(
         Whether a label without classes may be words, which are then kept.
     way_out : str, optional
         What to do about words and missing values; by default to mend the table or the schema.
+    unlabelled : str
+        What to do about rows without a label.
 
     Returns
     -------
@@ -107,9 +118,13 @@ def encode(
             if raw is not None:
                 A[:, at : at + width] = _levels(table, name, raw, column, problems)
         elif raw is not None:
-            A[:, at] = _numbers(table, name, raw, column.impute, problems, way_out)
+            A[:, at] = _numbers(
+                table, name, dated(table, name, raw, column, problems), column.impute, problems, way_out
+            )
         at += width
-    y = _labels(table, schema.label, word_labels, problems, way_out) if label and schema.label is not None else None
+    y = None
+    if label and schema.label is not None:
+        y = _labels(table, schema.label, word_labels, problems, way_out, unlabelled)
     weights = _row_numbers(table, schema.weight, problems) if label else None
     if weights is not None and (weights < 0).any():
         rows = np.flatnonzero(weights < 0)
@@ -137,6 +152,17 @@ def _raw(table: RawTable, name: str, problems: Problems) -> RawColumn | None:
         has = join_names(list(table.columns), most=12)
         problems.add(f"{table.name} has no column {name!r}; it has {has}", ABSENT, name)
     return found
+
+
+def dated(table: RawTable, name: str, raw: RawColumn, column: NumericColumn, problems: Problems) -> RawColumn:
+    """A column of dates as numbers, where the schema says that it is one; any other as it is."""
+    if column.date is None:
+        return raw
+    found = date_numbers(raw.words(), column.date)
+    if isinstance(found, str):
+        problems.add(f"{table.name}: column {name!r} {found}", WORDS, name, "Mend the values, or leave the column out.")
+        found = np.where(raw.missing, np.nan, 0.0)
+    return RawColumn(found)
 
 
 def _numbers(
@@ -216,14 +242,14 @@ def _value(word: str) -> float | None:
 
 
 def _labels(
-    table: RawTable, label: Label, word_labels: bool, problems: Problems, way_out: str | None
+    table: RawTable, label: Label, word_labels: bool, problems: Problems, way_out: str | None, unlabelled: str
 ) -> np.ndarray | None:
     names = (label.column,) if isinstance(label.column, str) else label.column
     parts = [(name, raw) for name in names if (raw := _raw(table, name, problems)) is not None]
     if len(parts) < len(names):
         return None
     if label.classes is None and (len(parts) > 1 or parts[0][1].is_numeric or not word_labels):
-        out = "Drop rows without a label, and mend labels that are no numbers" + (
+        out = f"{unlabelled} Mend labels that are no numbers" + (
             f"; {WORD_LABELS}." if way_out else ", or name the classes in the schema."
         )
         found = [_numbers(table, name, raw, "refuse", problems, out) for name, raw in parts]
@@ -233,7 +259,7 @@ def _labels(
     if missing.any():
         problems.add(
             f"{table.name}: column {name!r} has no label on {table.place(np.flatnonzero(missing))}", BLANKS, name,
-            "Drop rows without a label.",
+            unlabelled,
         )  # fmt: skip
     if label.classes is None:
         return words[~missing].astype(str) if missing.any() else words.astype(str)
@@ -267,6 +293,9 @@ def propose(
     offset: str | None = None,
     stratum: str | None = None,
     classifies: bool | None = None,
+    dates: Mapping[str, str] | None = None,
+    keep: Sequence[str] = (),
+    leaves_out: bool = False,
 ) -> Schema:
     """Propose a schema for the tables of several sites.
 
@@ -289,11 +318,18 @@ def propose(
         Columns of row weights, offsets and strata.
     classifies : bool, optional
         Whether labels are classes: also numbers then. By default words are classes and numbers are numbers.
+    dates : mapping of str to str, optional
+        Columns of dates to use: "year", or a date to count the days from.
+    keep : sequence of str
+        Columns to use although they look like identifiers or names.
+    leaves_out : bool, default=False
+        Whether dates, identifiers, names and free text are left out, with a note for each. Otherwise free text is refused, and the
+        others are columns like any.
 
     Returns
     -------
     Schema
-        Without unresolved columns.
+        Without unresolved columns; `notes` say what was left out.
 
     Raises
     ------
@@ -305,9 +341,23 @@ def propose(
     rows = [name for name in (weight, offset, stratum) if name is not None]
     names = select_columns(tables, [*labels, *rows], features, drop, leave_out, problems)
     columns: dict[str, Column] = {}
-    for name in names:
-        parts = [(table, table.columns[name]) for table in tables if name in table.columns]
-        if parts and (found := _proposed(name, parts, problems)) is not None:
+    left_out: list[str] = []
+    known = {name: parts for name in names if (parts := [(t, t.columns[name]) for t in tables if name in t.columns])}
+    _check_named(known, dates or {}, "dates")
+    _check_named(known, keep, "keep")
+    for name, parts in known.items():
+        if dates and name in dates:
+            missing = any(raw.missing.any() for _, raw in parts)
+            columns[name] = NumericColumn("mean" if missing else "refuse", dates[name])
+            continue
+        if leaves_out and name not in keep and (why := _why_left_out(name, [raw for _, raw in parts])):
+            if features is None:
+                left_out.append(why)
+                continue
+            if ": dates (" in why:  # which are asked for, and have to become numbers
+                problems.add(why.replace(f"{LEFT_OUT};", "; which number do they stand for?"), WORDS, name)
+                continue
+        if (found := _proposed(name, parts, problems, name in keep)) is not None:
             columns[name] = found
     made = None
     if label is not None:
@@ -315,9 +365,11 @@ def propose(
         several = len(labels) > 1 or not isinstance(label, str)
         classes = None if several or not parts else _classes(labels[0], parts, classifies, problems)
         made = Label(label if isinstance(label, str) else tuple(labels), classes)
+    if left_out and not columns:
+        problems.add(f"no column is left: {'; '.join(left_out)}", FREE_TEXT)
     problems.check()
     notes = tuple(note for table in tables for note in table.notes)
-    schema = Schema(columns, made, weight, offset, stratum, notes)
+    schema = Schema(columns, made, weight, offset, stratum, (*notes, *left_out))
     schema.check()
     return resolve(schema, tables)
 
@@ -359,7 +411,44 @@ def select_columns(
 Parts = Sequence[tuple[RawTable, RawColumn]]
 
 
-def _proposed(name: str, parts: Parts, problems: Problems) -> Column | None:
+def _check_named(known: Mapping[str, Parts], names: Iterable[str], option: str) -> None:
+    """Refuse a name in an option that is no column of features."""
+    for name in names:
+        if name not in known:
+            has = join_names([repr(c) for c in known], most=12)
+            raise InputError(f"{option}={name!r} is not a column of features; there are {has}.")
+
+
+def _why_left_out(name: str, parts: Sequence[RawColumn]) -> str:
+    """Why a column is no variable as it is, and how to use it all the same; "" for one that is."""
+    parts = [raw for raw in parts if not raw.missing.all()]  # what has no value is refused elsewhere
+    if not parts:
+        return ""
+    if dates := span(parts):
+        first = dates.partition(" ")[0]
+        use = f"dates={{{name!r}: 'year'}} uses the year, dates={{{name!r}: {first!r}}} the days since {first}"
+        return f"{name}: dates ({dates}){LEFT_OUT}; {use}"
+    use = f"keep={name!r} uses it all the same"
+    if all(raw.is_numeric for raw in parts):
+        return f"{name}: numbers its rows{LEFT_OUT} as an identifier; {use}" if is_identifier(name, parts) else ""
+    if any(raw.is_numeric for raw in parts):
+        return ""  # words at one site, numbers at another: which is refused
+    values = [value for raw in parts for value in raw.values if value is not None]
+    if _mostly_numbers(values):
+        return ""
+    levels = len(set(values))
+    if levels > max(FEW_LEVELS, len(values) / 2) or are_names(parts):
+        return f"{name}: {levels} different values in {len(values)} rows{LEFT_OUT} as names, codes or free text; {use}"
+    return ""
+
+
+def _mostly_numbers(values: Sequence[str]) -> bool:
+    """Whether words are many different numbers for the most part: a mistake in the file rather than names."""
+    numbers = {value for value in set(values) if as_numbers([value]) is not None}
+    return len(numbers) > FEW_LEVELS and sum(value in numbers for value in values) > len(values) / 2
+
+
+def _proposed(name: str, parts: Parts, problems: Problems, kept: bool = False) -> Column | None:
     missing = any(raw.missing.any() for _, raw in parts)
     parts = [(table, raw) for table, raw in parts if not raw.missing.all()]  # no value: neither numbers nor words
     if not parts:
@@ -369,11 +458,20 @@ def _proposed(name: str, parts: Parts, problems: Problems) -> Column | None:
         return None
     if parts[0][1].is_numeric:
         return NumericColumn("mean" if missing else "refuse")
-    if _is_free_text(name, parts, problems):
+    if _is_free_text(name, parts, problems, kept):
         return None
     _check_capitals(name, parts, problems)
-    levels = sorted_levels({word for _, raw in parts for word in raw.values if word is not None})
+    levels = ordered_levels(parts)
     return CategoricalColumn(tuple(levels), "level" if missing else "refuse")
+
+
+def ordered_levels(parts: Parts) -> list[str]:
+    """The levels of a column of words that some row has: in the order of its category, where it has one, or sorted."""
+    found = {word for _, raw in parts for word in raw.words() if word is not None}
+    order = parts[0][1].levels
+    if order is None or any(raw.levels != order for _, raw in parts):
+        return sorted_levels(found)
+    return [level for level in order if level in found]
 
 
 def _alike(name: str, parts: Parts, problems: Problems) -> bool:
@@ -392,7 +490,7 @@ def _alike(name: str, parts: Parts, problems: Problems) -> bool:
     return False
 
 
-def _is_free_text(name: str, parts: Parts, problems: Problems) -> bool:
+def _is_free_text(name: str, parts: Parts, problems: Problems, kept: bool) -> bool:
     """Whether a column of words has too many to be levels; notes the problem."""
     values = [value for _, raw in parts for value in raw.values if value is not None]
     levels = set(values)
@@ -410,12 +508,14 @@ def _is_free_text(name: str, parts: Parts, problems: Problems) -> bool:
             f"{table.name}: column {name!r} has numbers, and {quoted(list(dict.fromkeys(raw.values[rows])))} on {table.place(rows)}",
             WORDS, name, "Mend these values, or say with missing= which of them mean 'no value'.",
         )  # fmt: skip
-    elif len(levels) > max(FEW_LEVELS, len(values) / 2):
+    elif len(levels) > max(FEW_LEVELS, len(values) / 2) and not kept:
         ids = all(LONG_INTEGER.fullmatch(v) or v in numbers for v in levels)
         what = "whole numbers beyond 2**53, which a float cannot hold" if ids else "free text or an identifier"
-        found = f"column {name!r} has {len(levels)} different values in {len(values)} rows, such as {quoted([raw.values[0]])}"
+        found = (
+            f"column {name!r} has {len(levels)} different values in {len(values)} rows, such as {quoted([values[0]])}"
+        )
         problems.add(
-            f"{table.name}: {found}: {what}",
+            f"{join_names([t.name for t, _ in parts])}: {found}: {what}",
             FREE_TEXT,
             name,
             f"Leave it out with drop={name!r}, or give its levels in a schema.",
@@ -477,6 +577,23 @@ def label_classes(tables: Sequence[RawTable], label: str, classifies: bool | Non
     return found
 
 
+def with_positive_class(schema: Schema, event: object) -> Schema:
+    """The schema with one of its two classes as the last one, which is the event."""
+    assert schema.label is not None
+    classes = schema.label.classes
+    if classes is None or len(classes) != 2:
+        found = "no classes" if classes is None else f"{len(classes)} classes"
+        raise InputError(
+            f"positive_class={event!r}: the label {schema.label.column!r} has {found}; an event is one of two."
+        )
+    at = int(codes_of(np.array([str(event)], object), classes)[0])
+    if at < 0:
+        raise InputError(
+            f"positive_class={event!r} is not a class of {schema.label.column!r}. Give {join_names(list(map(_shown, classes)), ' or ')}."
+        )
+    return replace(schema, label=replace(schema.label, classes=(classes[1 - at], classes[at])))
+
+
 def _shown(label: object) -> str:
     return repr(label) if isinstance(label, str) else number_text(float(label))  # pyright: ignore[reportArgumentType]
 
@@ -500,7 +617,11 @@ def resolve(schema: Schema, tables: Sequence[RawTable]) -> Schema:
 
 
 def _mean(name: str, column: NumericColumn, parts: Sequence[RawColumn]) -> NumericColumn:
-    values = [raw.values[~raw.missing] for raw in parts if raw.is_numeric]
+    if column.date is not None:
+        read = [date_numbers(raw.words(), column.date) for raw in parts if not raw.missing.all()]
+        values = [found[~np.isnan(found)] for found in read if not isinstance(found, str)]
+    else:
+        values = [raw.values[~raw.missing] for raw in parts if raw.is_numeric]
     pooled = np.concatenate(values or [np.empty(0)])
     if not len(pooled):
         raise InputError(

@@ -18,6 +18,7 @@ class RawColumn:
     """One column: floats with NaN for a missing value, or words (object array of str) with None."""
 
     values: np.ndarray
+    levels: tuple[str, ...] | None = None  # of a category that has an order, in its order
     __repr__ = shapes_shown
 
     @property
@@ -52,7 +53,7 @@ class RawTable:
 
     @property
     def rows(self) -> int:
-        return len(next(iter(self.columns.values())).values) if self.columns else 0
+        return len(self.lines)
 
     def place(self, rows: Sequence[int] | np.ndarray, most: int = 5) -> str:
         """Where rows are: "line 3", or "lines 3, 7 and 2 more"."""
@@ -62,7 +63,7 @@ class RawTable:
 
     def take(self, rows: np.ndarray, name: str | None = None) -> RawTable:
         """Some of the rows, as a table of another name."""
-        columns = {c: RawColumn(column.values[rows]) for c, column in self.columns.items()}
+        columns = {c: replace(column, values=column.values[rows]) for c, column in self.columns.items()}
         return replace(self, name=self.name if name is None else name, columns=columns, lines=self.lines[rows])
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from compfed.data.columns import check_roles
 from compfed.data.encoding import (
     AUTO,
     BLANKS,
+    DROP,
+    LEFT_OUT,
     WORDS,
     Encoded,
     encode,
@@ -24,14 +27,15 @@ from compfed.data.encoding import (
     propose,
     resolve,
     select_columns,
+    with_positive_class,
 )
 from compfed.data.frames import as_schema, text_columns
 from compfed.data.raw_table import RawTable, joined
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.data.table_files import ENDINGS, MISSING, UNREADABLE, Format, ending_of, first_line, read_table
 from compfed.data.table_problems import Problems, TableError, quoted
-from compfed.errors import InputError
-from compfed.schema import CategoricalColumn, Label, Schema
+from compfed.errors import InputError, LeftOutWarning
+from compfed.schema import CategoricalColumn, Label, Schema, check_date_meaning
 
 if TYPE_CHECKING:
     from compfed.data.columns import ColumnLike
@@ -58,6 +62,10 @@ def from_files(
     schema: Schema | str | Path | None = None,
     weight: str | None = None,
     offset: str | None = None,
+    positive_class: object = None,
+    dates: Mapping[str, str] | None = None,
+    keep: Names = (),
+    unlabelled: Literal["refuse", "drop"] = "refuse",
     format: Format | None = None,
     sep: str | None = None,
     decimal: str | None = None,
@@ -87,6 +95,16 @@ def from_files(
         its columns are used, whatever else is in the files.
     weight, offset : str, optional
         Columns with the weight and the offset of a row.
+    positive_class : optional
+        The class of the label that is the event: the coefficients are those of its log-odds. By default the last one; of two such as
+        no and yes, yes. With ``schema="auto"``; a Schema says it by the order of its classes.
+    dates : dict of str to str, optional
+        Columns of dates to use with ``schema="auto"``, which leaves others out: "year", or a date such as "2019-03-01" to count the
+        days from.
+    keep : str or list of str, default=()
+        Columns to use although they look like identifiers, names, codes or free text, which ``schema="auto"`` leaves out.
+    unlabelled : {"refuse", "drop"}, default="refuse"
+        What becomes of rows without a label. `Sites.notes` counts those that are dropped.
     format : {"csv", "parquet"}, optional
         By the ending of each file by default.
     sep, decimal, encoding : str, optional
@@ -102,6 +120,11 @@ def from_files(
     ------
     InputError
         With all problems of all files, by line of the file (1 is the header), column and file.
+
+    Warns
+    -----
+    LeftOutWarning
+        Where ``schema="auto"`` leaves columns out. `Sites.notes` says which, and why.
     MissingExtra
         If pandas with pyarrow is not installed, for Parquet.
 
@@ -133,16 +156,51 @@ def from_files(
     tables = _read_all(files, text=text, **reading)
     if empty := [table.name for table in tables if not table.rows]:
         raise InputError(f"{join_names(empty)} has a header and no rows. Leave the file out, or export it again.")
+    check_choice(unlabelled, "unlabelled", ("refuse", "drop"))
+    tables, dropped_rows = _labelled(tables, label) if unlabelled == "drop" else (tables, ())
     parts = [(k, table, None) for k, table in enumerate(tables)] if site is None else _by_site(tables, site)
     columns: dict[str, Any] = {"features": chosen, "drop": dropped, "weight": weight, "offset": offset}
+    if positive_class is not None and (given is not None or schema is None):
+        raise InputError(
+            f"positive_class={positive_class!r} is for schema='auto'; a Schema names the event as the last of its classes."
+        )
+    columns["classifies"] = None if positive_class is None else True
+    columns |= {"dates": dates, "keep": names_of(keep, "keep")}
+    if (dates or keep) and (given is not None or schema is None):
+        raise InputError("dates= and keep= are for schema='auto'; a Schema says what every column is.")
+    for name, meaning in (dates or {}).items():
+        check_date_meaning(meaning, f"dates={name!r}")
     used = _chosen_schema(schema, given, [part for _, part, _ in parts], label, [site] if site else [], columns)
+    if positive_class is not None:
+        used = with_positive_class(used, positive_class)
     way_out = f"{AUTO}, or leave the column out with drop=." if schema is None else None
-    encoded = encode_all(tables, used, way_out=way_out)
+    encoded = encode_all(tables, used, way_out=way_out, unlabelled=f"{DROP[:-1]}, or say unlabelled='drop'.")
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
     kept = None if schema is None else used
     if site is None:
-        return sites_of_parts(_site_names(files, TABLE_ENDINGS), tables, encoded, kept, source)
-    return _grouped(tables, encoded, site, kept, source)
+        made = sites_of_parts(_site_names(files, TABLE_ENDINGS), tables, encoded, kept, source)
+    else:
+        made = _grouped(tables, encoded, site, kept, source)
+    read = [note for table in tables for note in table.notes]
+    left_out = [note for note in used.notes if LEFT_OUT in note] if given is None else []
+    if left_out:
+        warnings.warn(" ".join(f"{note}." for note in left_out), LeftOutWarning, stacklevel=2)
+    return replace(made, notes=(*read, *left_out, *dropped_rows))
+
+
+def _labelled(tables: Sequence[RawTable], label: Names) -> tuple[list[RawTable], tuple[str, ...]]:
+    """The rows that have a label, and how many of each table have none, in a sentence."""
+    names, found, counts = names_of(label, "label"), [], {}
+    for table in tables:
+        missing = np.zeros(table.rows, bool)
+        for name in names:
+            missing |= table.columns[name].missing if name in table.columns else False
+        if missing.all():
+            raise InputError(f"{table.name}: no row has a label ({join_names(names)}). Leave the file out.")
+        counts |= {table.name: int(missing.sum())} if missing.any() else {}
+        found.append(table.take(np.flatnonzero(~missing)) if missing.any() else table)
+    each = join_names([f"{count} of {name}" for name, count in counts.items()], most=12)
+    return found, (f"{sum(counts.values())} rows without a label dropped: {each}",) if counts else ()
 
 
 def read_tables(
@@ -204,7 +262,7 @@ def _chosen_schema(
         named = Label(label if isinstance(label, str) else tuple(label))
         return resolve(given if given.label is not None else replace(given, label=named), tables)
     if asked == "auto":
-        return propose(tables, label, leave_out=others, **columns)
+        return propose(tables, label, leave_out=others, leaves_out=True, **columns)
     problems, rows = Problems(), {name: columns[name] for name in ("weight", "offset")}
     labels = [label] if isinstance(label, str) else list(label)
     reserved = [*labels, *(name for name in rows.values() if name is not None)]

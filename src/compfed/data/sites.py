@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,9 @@ from compfed._utils.validation import (
     check_same_index,
     check_sample_weight,
     check_unmasked,
-    is_dataframe,
 )
-from compfed.data.columns import as_floats, check_column_names, check_finite, check_roles, take_column
+from compfed.data.adapter import as_column
+from compfed.data.columns import as_floats, check_finite, check_roles, read_frame, take_column
 from compfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class Sites:
         How the features and labels were encoded.
     raw : tuple of RawTable or None
         The tables before they were encoded.
+    notes : tuple of str
+        What was left out in reading: columns, and rows without a label.
 
     Examples
     --------
@@ -88,6 +90,7 @@ class Sites:
     offsets: tuple[np.ndarray, ...] | None = None
     schema: Schema | None = None
     raw: tuple[RawTable, ...] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Keep read-only arrays that the caller cannot change; whole numbers become floats."""
@@ -328,22 +331,23 @@ def from_table(
     >>> from_table(np.eye(4), [1, 0, 1, 0], ["north", "south", "north", "north"]).names
     ('north', 'south')
     """
-    if is_dataframe(X):
-        check_column_names("the table", X.columns)
+    frame = read_frame(X, "the table")
+    if frame is not None:
         check_roles(**{role: c for role, c in (("y", y), ("sites", sites)) if isinstance(c, str)})
         if isinstance(sites, str):
-            X, sites = take_column(X, "sites", sites)
+            frame, sites = take_column(frame, "sites", sites)
         if schema is not None:
-            return _encoded_sites(X, y, sites, sample_weight, schema)
+            return _encoded_sites(frame, y, sites, sample_weight, schema)
         if isinstance(y, str):
-            X, y = take_column(X, "y", y)
+            frame, y = take_column(frame, "y", y)
+        X = cast(Any, frame)
     elif schema is not None:
         raise InputError(f"schema= is for a DataFrame, whose columns have names; got {type(X).__name__}.")
     for name, given in (("y", y), ("sites", sites), ("sample_weight", sample_weight)):
         check_same_index(X, given, name)
-    columns = [str(c) for c in X.columns] if is_dataframe(X) else None
+    columns = None if frame is None else [str(c) for c in frame.columns]
     features, labels = as_floats(X, "features"), as_floats(y, "labels")
-    where = as_site_labels("sites: the site of every row is needed", sites)
+    where = _site_labels(sites)
     if labels.ndim not in (1, 2) or features.ndim != 2 or not len(features) == len(labels) == len(where):
         found = f"got shapes {features.shape}, {labels.shape} and {where.shape}"
         raise InputError(f"features must have shape (rows, columns), labels and sites one entry per row; {found}.")
@@ -356,13 +360,18 @@ def from_table(
     return from_arrays(X, Y, [str(name) for name in names], {"name": "from_table"}, sample_weight=Q, columns=columns)
 
 
+def _site_labels(sites: Any) -> np.ndarray:
+    column = as_column(sites)
+    return as_site_labels("sites: the site of every row is needed", sites if column is None else column.values)
+
+
 def _encoded_sites(X: Any, y: Any, sites: Any, sample_weight: Any, schema: Schema | str | Path) -> Sites:
     """`from_table` with a schema."""
     from compfed.data.frames import encode_frame
 
     for name, given in (("y", y), ("sites", sites), ("sample_weight", sample_weight)):
         check_same_index(X, given, name)
-    where = as_site_labels("sites: the site of every row is needed", sites)
+    where = _site_labels(sites)
     if len(where) != len(X):
         raise InputError(f"sites has {len(where)} entries; the table has {len(X)} rows: give the site of every row.")
     found = encode_frame(X, y, where, schema, name="the table")
@@ -378,7 +387,7 @@ def _encoded_sites(X: Any, y: Any, sites: Any, sample_weight: Any, schema: Schem
     )  # fmt: skip
     offsets = None if part.offset is None else tuple(part.offset[r] for r in rows)
     raw = tuple(found.raw.take(r, name) for r, name in zip(rows, named, strict=True))
-    return replace(made, schema=found.schema, raw=raw, offsets=offsets)
+    return replace(made, schema=found.schema, raw=raw, offsets=offsets, notes=found.schema.notes)
 
 
 # --- rows that are fetched when a client takes part: from a function, or from arrays on disk ---

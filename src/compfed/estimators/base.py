@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags
+from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.text import join_names, progress_bar
@@ -29,11 +29,11 @@ from compfed._utils.validation import (
     check_nonnegative,
     check_numbers,
     check_same_index,
-    is_dataframe,
     is_number,
 )
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
+from compfed.data.adapter import Frame, as_frame
 from compfed.data.columns import check_roles, take_column
 from compfed.data.encoding import Encoded, encode
 from compfed.data.frames import encode_frame, encode_to_predict, labels_as_encoded
@@ -146,7 +146,7 @@ class FederatedModel(BaseEstimator):
     seconds_per_round : float, default=1.0
         Cost of a message beside its bytes, for the choice that "auto" makes.
     verbose : bool, default=False
-        Whether to report progress on the error stream: a bar on a terminal, lines elsewhere.
+        Whether to report progress: a bar on a terminal and in a notebook, lines on the error stream elsewhere.
     site_effects : {None, "profile"}, default=None
         "profile": every site has an intercept of its own, as with an unpenalised dummy variable for each site. It is minimised out
         at the site and stays there. `intercept_` is then the best common intercept beside `coef_`, for rows of a new site;
@@ -195,9 +195,16 @@ class FederatedModel(BaseEstimator):
     verbose: bool = False
     site_effects: str | None = None
 
+    _progress = cast(Any, None)  # of a command, which shows it itself
+
     def family(self) -> Family:
         """Loss and penalty, from the parameters; refuses parameters that cannot be used."""
         raise NotImplementedError
+
+    @property
+    def ratio_name(self) -> str | None:
+        """The statistician's word for exp(coef_), such as "odds ratio"; None where it has no meaning."""
+        return None
 
     # --- fitting ---
 
@@ -253,9 +260,8 @@ class FederatedModel(BaseEstimator):
                 self.label_column_ = y
             if isinstance(offset, str):
                 self.offset_column_ = offset
-            labels = tables.column_labels(self._features_of(X)) if table.schema is None else None
-            if labels is not None:
-                self.column_labels_ = labels
+            if table.labels is not None:
+                self.column_labels_ = table.labels
             tables.warn_of_one_site(type(self).__name__, sites)
         return self
 
@@ -341,7 +347,7 @@ class FederatedModel(BaseEstimator):
             check_bool(getattr(self, name, False), f"{me}: {name}")
         search = SearchOptions(
             self.algorithm, tau, float(self.tol), max_rounds, seconds_per_round=float(self.seconds_per_round),
-            progress=progress_bar(me, quiet=0.0) if self.verbose else None, rounds=rounds_over,
+            progress=self._progress or (progress_bar(me, quiet=0.0) if self.verbose else None), rounds=rounds_over,
         )  # fmt: skip
         equal, profile = self.site_weights == "equal", self._has_site_effects(search)
         return FitOptions(
@@ -378,27 +384,29 @@ class FederatedModel(BaseEstimator):
         self.fit_options()
         me = type(self).__name__
         check_roles(**{role: c for role, c in (("y", y), ("sites", sites), ("offset", offset)) if isinstance(c, str)})
+        X = tables.as_rows(me, X)
         if isinstance(sites, str):
-            X, sites = take_column(X, "sites", sites)
+            X, sites = take_column(as_frame(X), "sites", sites)
+        if isinstance(offset, str):
+            X, offset = take_column(as_frame(X), "offset", offset)
         if schema is not None:
             return self._encoded_table(X, y, sites, sample_weight, schema, offset)
-        if isinstance(offset, str):
-            X, offset = take_column(X, "offset", offset)
         if isinstance(y, str):
-            X, y = take_column(X, "y", y)
-        tables.check_table(me, X, y, sites, sample_weight, offset)
+            X, y = take_column(as_frame(X), "y", y)
+        tables.check_rows(me, X, y, sites, sample_weight, offset)
+        y = tables.as_labels(me, y)
+        tables.check_labels(me, y)
         return self._checked_table(X, y, sites, sample_weight, offset)
 
     def _encoded_table(
-        self, X: Features, y: npt.ArrayLike | str, sites: SiteOfRows, sample_weight: RowWeights, schema: SchemaLike,
+        self, X: Any, y: npt.ArrayLike | str, sites: SiteOfRows, sample_weight: RowWeights, schema: SchemaLike,
         offset: Offset,
     ) -> CheckedTable:  # fmt: skip
-        """The table of a DataFrame with words and missing values."""
+        """The table of a frame with words and missing values."""
         me, classifies = type(self).__name__, self.family().classifies
-        if isinstance(offset, str):
-            X, offset = take_column(X, "offset", offset)
         tables.check_rows(me, X, [] if isinstance(y, str) else y, sites, sample_weight, offset)
-        where = tables.site_of_rows(me, sites, len(X)) if is_dataframe(X) else None  # encode_frame refuses others
+        # encode_frame refuses what is no frame
+        where = tables.site_of_rows(me, sites, len(X)) if isinstance(X, Frame) else None
         found = encode_frame(X, y, where, cast(Any, schema), classifies=classifies, name=f"{me}: X")
         self._check_schema(found.schema)
         part = found.encoded
@@ -430,23 +438,28 @@ class FederatedModel(BaseEstimator):
     ) -> CheckedTable:
         """The table of features and labels that are numbers; `columns` are their names unless X has them."""
         me = type(self).__name__
-        labels = tables.column_labels(X) if columns is None else columns
+        labels = None
+        if isinstance(X, Frame):
+            columns = tables.names_of(X)
+            labels = X.columns if columns is None else None  # which are no names, and may mislead
+            if not X.columns:
+                raise InputError(f"{me}: X has 0 feature(s) (shape={X.shape}); keep at least one column.")
+        rows = tables.as_array(me, X, tables.AUTO_SCHEMA)
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
-        given: Any = (X, y)  # scikit-learn's annotations say str
+        given: Any = (rows, y)  # scikit-learn's annotations say str
         try:
-            X, y = validate_data(
+            rows, y = validate_data(
                 checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
                 dtype=np.float64,
             )  # fmt: skip
         except ValueError as problem:
             if str(problem).startswith("Input X contains"):
-                tables.refuse_missing(me, X, getattr(checked, "feature_names_in_", None))
+                tables.refuse_missing(me, rows, columns)
             raise
-        columns = getattr(checked, "feature_names_in_", None) if columns is None else columns
-        names = labels if columns is None else columns  # labels that are not words are no names, and may mislead
+        names = labels if columns is None else columns
         self.family().with_columns(None if names is None else tuple(map(str, names)), checked.n_features_in_)
-        y, weights = np.asarray(y), tables.as_weights(X, sample_weight)
+        y, weights = np.asarray(y), tables.as_weights(rows, sample_weight)
         if weights is None or weights.all():
             y = self._check_labels(y)
         elif not weights.any():
@@ -455,7 +468,7 @@ class FederatedModel(BaseEstimator):
             counted = self._check_labels(y[weights > 0])
             y = y.astype(counted.dtype)
             y[weights > 0] = counted
-        return tables.make_table(me, X, y, sites, weights, columns, offset)
+        return tables.make_table(me, rows, y, sites, weights, columns, offset, labels)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         """The labels of a table, checked at once; the sites check their own again."""
@@ -481,11 +494,8 @@ class FederatedModel(BaseEstimator):
         self.feature_scale_ = summary.spread_about()
         if summary.columns is not None:
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
-        self.communication_ = cost
-        self.n_rounds_ = self.n_iter_ = cost.rounds
-        # set-up and certificate are counted before the first row of the trace: its last row has the whole cost
-        spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
-        self.trace_ = minimum.trace.after(**{name: n - minimum.trace[name][-1] for name, n in spent.items()})
+        self.trace_ = minimum.trace
+        self._set_cost(cost)
         self.trace_.provenance.update(place_of(federation))
         if federation.problems:  # of a network: messages repeated, states lost and restored
             self.trace_.provenance["problems"] = [_problem_text(problem) for problem in federation.problems]
@@ -498,6 +508,14 @@ class FederatedModel(BaseEstimator):
             sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s)"
             sent += f", {cost.bytes_up / 1e3:.3g} kB up from each" if place_of(federation)["place"] == NETWORK else ""
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
+
+    def _set_cost(self, cost: Communication) -> None:
+        """What the fit took, in all places that say so."""
+        self.communication_ = cost
+        self.n_rounds_ = self.n_iter_ = cost.rounds
+        # set-up and certificate are counted before the first row of the trace: its last row has the whole cost
+        spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
+        self.trace_ = self.trace_.after(**{name: n - self.trace_[name][-1] for name, n in spent.items()})
 
     def to_result(self) -> dict[str, Any]:
         """The result of the fit as plain data: what a run folder keeps, and `cf.write_report` reads."""
@@ -533,8 +551,8 @@ class FederatedModel(BaseEstimator):
     ) -> Evaluation:
         """Measure how well the model predicts rows that several sites hold.
 
-        The sites add sums and counts; over a network no prediction of a row leaves its site. Two classes: AUC with an interval
-        that contains it, ROC and calibration curves, calibration slope and intercept, Brier score, log-loss, confusion
+        The sites add sums and counts; over a network no prediction of a row leaves its site. Two classes: AUC with its
+        rounding bounds, ROC and calibration curves, calibration slope and intercept, Brier score, log-loss, confusion
         matrix. Several classes: the same without calibration. Numbers: R^2, errors, deviance explained, calibration.
 
         Parameters
@@ -564,7 +582,7 @@ class FederatedModel(BaseEstimator):
         >>> table = cf.data.bundled.breast_cancer()
         >>> model = cf.FederatedLogisticRegression(alpha=0.01).fit(table.X, table.y, sites=table.sites)
         >>> found = model.evaluate(table.federation())
-        >>> round(found.auc, 3), round(found.brier, 3)
+        >>> round(found.auc.value, 3), round(found.brier, 3)
         (0.992, 0.033)
         """
         check_is_fitted(self)
@@ -606,14 +624,19 @@ class FederatedModel(BaseEstimator):
                 f"{type(self).__name__}.evaluate needs a federation, sites from compfed.data, or rows with their labels: "
                 "evaluate(X, y, sites=...)."
             )
-        there = getattr(X, "columns", ())
+        me = type(self).__name__
+        X = tables.as_rows(me, X)
+        there = X.columns if isinstance(X, Frame) else ()
         known = (getattr(self, "site_column_", None), getattr(self, "offset_column_", None))
         of_site, of_offset = (column if column is not None and column in there else None for column in known)
-        schema = getattr(self, "schema_", None) if is_dataframe(X) else None
-        table = self.make_table(
-            X, y, of_site if sites is None else sites, sample_weight, schema, of_offset if offset is None else offset
-        )
-        return table.federation()
+        schema = getattr(self, "schema_", None) if isinstance(X, Frame) else None
+        sites, offset = of_site if sites is None else sites, of_offset if offset is None else offset
+        if schema is None and isinstance(X, Frame):
+            beside = [name for name in (y, sites, offset) if isinstance(name, str)]
+            needed = np.ones(np.shape(self.coef_)[-1], bool)
+            found = tables.columns_of_fit(me, X.without(beside), self._names_at_fit(), len(needed), needed)
+            X = X if found is None else X.select([*found.columns, *beside])
+        return self.make_table(X, y, sites, sample_weight, schema, offset).federation()
 
     def _linear_model(self, schema: Schema | None) -> scores.LinearModel:
         """The fitted model as the server programs take it; labels that a schema encoded are the numbers of its classes."""
@@ -634,57 +657,79 @@ class FederatedModel(BaseEstimator):
     def linear_predictor(self, X: Features, offset: Offset = None) -> np.ndarray:
         """The linear predictor z = X w + b + offset, of shape (rows, outputs)."""
         check_is_fitted(self)
-        me, encoded = type(self).__name__, self._encode(X)
+        X = tables.as_rows(type(self).__name__, X)
+        encoded = self._encode(X)
         of_schema = None if encoded is None or offset is not None else encoded.offset
         added = self._offset_of(X, offset) if of_schema is None else of_schema
-        if encoded is not None:
-            rows = encoded.A
-        else:
-            rows = self._features_of(X, offset)
-            tables.check_features(me, rows)
-            tables.check_same_columns(me, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
-            try:
-                rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
-            except ValueError as problem:
-                if str(problem).startswith("Input X contains"):
-                    tables.refuse_missing(me, rows, None, tables.AT_FIT)
-                raise
+        rows = self._rows_to_predict(X, offset) if encoded is None else encoded.A
         z = np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
         return z if added is None else z + np.reshape(added, (-1, 1))
 
+    def _rows_to_predict(self, X: Any, offset: Offset) -> Any:
+        """Rows that need no schema, as an array with the columns of the fit: those of a frame are found by their names."""
+        me, width = type(self).__name__, np.shape(self.coef_)[-1]
+        needed: Any = np.any(np.atleast_2d(self.coef_), axis=0)
+        found = None
+        if isinstance(X, Frame):
+            X = self._features_of(X, offset)
+            found = tables.columns_of_fit(me, X, self._names_at_fit(), width, needed)
+        rows = tables.as_array(me, X if found is None else found)
+        try:
+            if found is None:
+                return validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
+            A = np.zeros((len(rows), width))  # a column without a coefficient adds nothing, whatever it holds
+            A[:, needed] = check_array(rows, dtype=cast(Any, np.float64), ensure_min_features=0, input_name="X")
+            return A
+        except ValueError as problem:
+            if str(problem).startswith("Input X contains"):
+                columns = None if found is None else [str(c) for c in found.columns]
+                tables.refuse_missing(me, rows, columns, tables.AT_FIT)
+            raise
+
     def _offset_of(self, X: Features, offset: Offset) -> np.ndarray | None:
         """The offset of every row of a prediction: as given, or from the column of X that the fit took it from."""
-        me, frame = type(self).__name__, cast(Any, X)
+        me = type(self).__name__
         if not getattr(self, "has_offset_", False):
             if offset is not None:
                 raise InputError(f"{me} was fitted without an offset; leave out offset here, or fit with one.")
             return None
-        of_schema = getattr(getattr(self, "schema_", None), "offset", None)
+        of_schema, given = getattr(getattr(self, "schema_", None), "offset", None), cast(Any, X)
         known = (offset,) if isinstance(offset, str) else (getattr(self, "offset_column_", None), of_schema)
-        column = next((name for name in known if name is not None and name in getattr(X, "columns", ())), None)
+        column = next((name for name in known if name is not None and name in getattr(given, "columns", ())), None)
         if isinstance(offset, str) or (offset is None and column is not None):
-            offset = take_column(frame, "offset", column or str(offset))[1]
+            offset = take_column(as_frame(given), "offset", column or str(offset))[1].values
         if offset is None:
             raise InputError(
                 f"{me} was fitted with an offset, and a prediction needs one: give offset=..., one number per row, or offset=0 to "
                 "predict without."
             )
-        check_same_index(X, offset, "offset")
-        length = frame.shape[0] if hasattr(frame, "shape") else len(frame)
+        check_same_index(given, offset, "offset")
+        length = given.shape[0] if hasattr(given, "shape") else len(given)
         return tables.as_offset(me, np.full(length, offset) if np.ndim(cast(Any, offset)) == 0 else offset, length)
 
-    def _encode(self, X: Features) -> Encoded | None:
-        """The rows of a DataFrame with the columns of the schema, encoded; None for rows that are encoded already."""
-        schema, frame = getattr(self, "schema_", None), cast(Any, X)
-        if isinstance(frame, RawTable):  # of a file
-            numbers = Schema({str(name): NumericColumn() for name in self._names_at_fit()})
-            return encode(frame, numbers if schema is None else schema, label=False)
-        if schema is None or not is_dataframe(frame):
+    def _encode(self, X: Any) -> Encoded | None:
+        """The rows of a frame or file with the columns of the schema, encoded; None for rows that are encoded already.
+
+        A column whose features all have a coefficient of zero need not be there, and is not read.
+        """
+        schema = getattr(self, "schema_", None)
+        if isinstance(X, RawTable) and schema is None:  # of a file
+            schema = Schema({str(name): NumericColumn() for name in self._names_at_fit()})
+        if schema is None or not isinstance(X, (Frame, RawTable)):
             return None
-        names = {str(c).strip() for c in frame.columns}
-        if not set(schema.columns) <= names and set(schema.feature_names) <= names:
-            return None
-        return encode_to_predict(frame, schema, f"{type(self).__name__}: X")
+        coef: Any = np.any(np.atleast_2d(self.coef_), axis=0)
+        used = {column for column, needed in zip(schema.source_columns, coef, strict=True) if needed}
+        needed = replace(schema, columns={name: column for name, column in schema.columns.items() if name in used})
+        if isinstance(X, RawTable):
+            found = encode(X, needed, label=False)
+        else:
+            names = {str(c).strip() for c in X.columns}
+            if not used <= names and set(needed.feature_names) <= names:
+                return None
+            found = encode_to_predict(X, needed, f"{type(self).__name__}: X")
+        A = np.zeros((len(found.A), len(coef)))
+        A[:, [column in used for column in schema.source_columns]] = found.A
+        return replace(found, A=A, columns=schema.feature_names)
 
     def _names_at_fit(self) -> Any:
         """The names of the columns at fit, words or not; None without any."""
@@ -696,22 +741,22 @@ class FederatedModel(BaseEstimator):
         Refuses labels and weights whose index is not that of X.
         """
         if isinstance(y, str):
-            y = take_column(X, "y", y)[1]
+            y = take_column(tables.as_rows(type(self).__name__, X), "y", y)[1]
         for what, given in (("y", y), ("sample_weight", sample_weight)):
             check_same_index(X, given, what)
         schema = getattr(self, "schema_", None)
         if schema is None or schema.label is None or schema.label.classes is None:
+            y = tables.as_labels(type(self).__name__, y)
             tables.check_labels(type(self).__name__, y)
             return y
         codes = labels_as_encoded(y, schema, f"{type(self).__name__}: y")
         return np.array(schema.label.classes)[codes.astype(int)]
 
-    def _features_of(self, X: Features, offset: Offset = None) -> Any:
-        """A DataFrame without the columns of sites, labels and offsets that were given by name."""
+    def _features_of(self, X: Frame, offset: Offset = None) -> Frame:
+        """A frame without the columns of sites, labels and offsets that were given by name."""
         names = ("site_column_", "label_column_", "offset_column_")
         taken = {getattr(self, name, None) for name in names} | {offset if isinstance(offset, str) else None}
-        there, frame = [c for c in getattr(X, "columns", ()) if isinstance(c, str) and c in taken], cast(Any, X)
-        return frame.drop(columns=there) if there else X
+        return X.without([c for c in X.columns if isinstance(c, str) and c in taken])
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

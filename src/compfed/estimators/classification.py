@@ -141,6 +141,11 @@ class FederatedLogisticRegression(ClassifierMixin, BoundedModel):
     l1_ratio: float = 1.0
     class_weight: Mapping[Any, float] | str | None = None
 
+    @property
+    def ratio_name(self) -> str | None:
+        """The statistician's word for exp(coef_), of two classes."""
+        return "odds ratio" if len(getattr(self, "classes_", ())) == 2 else None
+
     def family(self) -> Family:
         return Classes(self.l1_ratio, False, self.penalty_factors, self.bounds, self._checked_class_weight())
 

@@ -19,6 +19,33 @@ Number: TypeAlias = Any  # a float, or None where it does not apply
 Array: TypeAlias = Any  # an array, or None
 
 
+@dataclass(frozen=True)
+class Auc:
+    """Area under the ROC curve: the chance that a row with the event has a higher score than one without; ties count half.
+
+    Attributes
+    ----------
+    value : float
+        The AUC; where its bounds differ, the middle of them.
+    rounding_low, rounding_high : float
+        Rounding bounds: they contain the AUC of these rows for certain. They differ where counts are known to blocks of rows, or
+        scores were not all told apart.
+    confidence_low, confidence_high : float or None
+        Confidence interval, from the sampling of the rows. Not computed yet: None.
+    """
+
+    value: float
+    rounding_low: float
+    rounding_high: float
+    confidence_low: float | None = None
+    confidence_high: float | None = None
+
+    @classmethod
+    def within(cls, low: float, high: float) -> Auc:
+        """The AUC between two rounding bounds."""
+        return cls(float((low + high) / 2), float(low), float(high))
+
+
 @dataclass(frozen=True, eq=False)
 class RocCurve:
     """Rates of false and true positives at thresholds of the predicted risk; lower and upper bounds are equal where exact."""
@@ -47,7 +74,7 @@ class Evaluation:
     """How well a model predicts rows that several sites hold. Fields that do not apply to the model are None.
 
     Every sum is over rows, with their weights. Where sites have a disclosure policy, counts are known to whole blocks of rows:
-    what follows from them has a certain interval, and its value is the middle. The MAE is off by at most the largest error over
+    what follows from them has rounding bounds, and its value is the middle. The MAE is off by at most the largest error over
     the mean number of rows of a site. Everything else is exact.
 
     Attributes
@@ -63,10 +90,11 @@ class Evaluation:
         The classes of the model and how much the rows of each weigh.
     events : float
         Weight of the rows of the second class.
-    auc, auc_low, auc_high : float
-        Area under the ROC curve, and an interval that contains it; over several classes the mean of one against the others.
-    auc_by_class : ndarray of shape (scores, 2)
-        The interval of every class.
+    auc : Auc
+        Area under the ROC curve: value, rounding bounds and confidence interval; over several classes the mean of one against the
+        others.
+    auc_by_class : tuple of Auc
+        Of every score.
     brier, log_loss : float
         Mean squared difference of probabilities and outcomes (summed over the classes if there are several); mean -log P(y).
     deviance_explained : float
@@ -83,9 +111,9 @@ class Evaluation:
     sensitivity, specificity, ppv, npv, accuracy : float
         From the confusion matrix.
     intervals : dict of (float, float)
-        Bounds on these, by name.
+        Rounding bounds on these, by name.
     rounded_counts : bool
-        Whether counts are known to blocks of rows; otherwise an interval is one of ties.
+        Whether counts are known to blocks of rows.
     roc : RocCurve
     calibration : CalibrationCurve
     r2, rmse, mae, mean_loss : float
@@ -104,10 +132,8 @@ class Evaluation:
     classes: tuple[Any, ...] | None = None
     class_weights: Array = None
     events: Number = None
-    auc: Number = None
-    auc_low: Number = None
-    auc_high: Number = None
-    auc_by_class: Array = None
+    auc: Any = None
+    auc_by_class: tuple[Auc, ...] | None = None
     brier: Number = None
     log_loss: Number = None
     deviance_explained: Number = None
@@ -152,12 +178,13 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """The single numbers that apply, by name."""
-        return {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
+        found = {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
+        return {name: value.value if isinstance(value, Auc) else value for name, value in found.items()}
 
     def bounds(self, name: str) -> tuple[float, float]:
-        """The interval of a measure; of an exact one, its value twice."""
+        """The rounding bounds of a measure; of an exact one, its value twice."""
         if name == "auc":
-            return self.auc_low, self.auc_high
+            return self.auc.rounding_low, self.auc.rounding_high
         value = self.metrics()[name]
         return self.intervals.get(name, (value, value))
 
@@ -168,10 +195,21 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        columns = {"all sites": self, **(self.per_site or {})}
+        sites = self.per_site or {}
+        columns = {"all sites": self, **(sites if len(sites) <= MOST_COLUMNS else {})}
         rows = [[label, *(_shown(one, name) for one in columns.values())] for name, label in self._lines()]
         table = text_table(["", *columns], rows, numbers=True)
-        return f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.\n\n{table}"
+        bounded = any(" to " in cell for label, *cells in rows for cell in cells if label != BOUNDS_OF_AUC)
+        note = f"\n\n{BOUNDS_NOTE}" if bounded else ""
+        many = f"\n\n{self._site_lines()}" if len(sites) > MOST_COLUMNS else ""
+        return f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.\n\n{table}{note}{many}"
+
+    def _site_lines(self) -> str:
+        """One line for each of many sites, with the measures that matter most."""
+        shown = {"rows": "rows"} | {name: label.partition(" (")[0] for name, label in MEASURES.items()}
+        names = [name for name in OF_MANY_SITES if name == "rows" or getattr(self, name) is not None]
+        rows = [[site, *(_shown(one, name) for name in names)] for site, one in self.per_site.items()]
+        return text_table(["site", *(shown[name] for name in names)], rows, numbers=True)
 
     __repr__ = __str__
 
@@ -186,6 +224,9 @@ class Evaluation:
             if getattr(self, name) is not None:
                 label = "weight of the events" if name == "events" and weighted else label
                 yield name, label.format(threshold=self.threshold)
+            if name == "auc" and self.auc is not None:
+                yield "rounding", BOUNDS_OF_AUC
+                yield "confidence", "  confidence interval"
 
     def plot(self, ax: Any = None) -> Figure:
         """Draw the ROC curve and the calibration curve, with their bounds; returns the figure.
@@ -199,27 +240,45 @@ class Evaluation:
 
 
 MEASURES = {
-    "events": "events", "auc": "AUC", "brier": "Brier score", "log_loss": "log-loss", "r2": "R^2", "rmse": "RMSE", "mae": "MAE",
-    "mean_loss": "mean loss", "deviance_explained": "deviance explained", "calibration_slope": "calibration slope",
-    "calibration_intercept": "calibration intercept", "calibration_in_the_large": "calibration in the large",
-    "sensitivity": "sensitivity at {threshold}", "specificity": "specificity", "ppv": "PPV", "npv": "NPV", "accuracy": "accuracy",
+    "events": "events", "auc": "AUC (ties count half)", "brier": "Brier score", "log_loss": "log-loss", "r2": "R^2",
+    "rmse": "RMSE", "mae": "MAE", "mean_loss": "mean loss", "deviance_explained": "deviance explained",
+    "calibration_slope": "calibration slope", "calibration_intercept": "calibration intercept",
+    "calibration_in_the_large": "calibration in the large", "sensitivity": "sensitivity at {threshold}",
+    "specificity": "specificity", "ppv": "PPV", "npv": "NPV", "accuracy": "accuracy",
 }  # fmt: skip
+BOUNDS_OF_AUC = "  rounding bounds"
+BOUNDS_NOTE = "Beside the AUC, a to b are rounding bounds, too: they contain the value for certain."
+MOST_COLUMNS = 8  # sites with a column of their own; of more each has a line
+OF_MANY_SITES = ("rows", "events", "auc", "brier", "calibration_slope", "r2", "rmse", "deviance_explained")
+EXACT = 0.002  # a value whose rounding bounds are closer is known to three digits
 HOW = {"as given": "one model on all rows; optimistic if it was fitted to them (cv=5 is not)"}
 
 
 def _shown(one: Evaluation, name: str) -> str:
-    """A number, as an interval where it is not known to three digits."""
+    """A number, as its rounding bounds where it is not known to three digits; the AUC has lines of its own for its intervals."""
     if name == "rows":
         return f"{one.rows}"
     if name == "weight":
         return f"{one.weight:g}"
+    if name in ("rounding", "confidence"):
+        return "" if one.auc is None else auc_interval(one.auc, name)
     if name not in one.metrics():
         return ""
     low, high = one.bounds(name)
     value = one.metrics()[name]
     if name == "events":
         return f"{value:g}"
-    return f"{value:.3f}" if not high - low > 0.002 else f"{low:.3f} to {high:.3f}"
+    return f"{value:.3f}" if name == "auc" or not high - low > EXACT else f"{low:.3f} to {high:.3f}"
+
+
+def auc_interval(auc: Auc, kind: str) -> str:
+    """The rounding bounds of an AUC, or its confidence interval, in words."""
+    low, high = (getattr(auc, f"{kind}_{end}") for end in ("low", "high"))
+    if low is None:
+        return "not computed"
+    if high - low > EXACT or kind == "confidence":
+        return f"{low:.3f} to {high:.3f}"
+    return f"within {high - low:.4f}" if high - low > 5e-5 else "exact"
 
 
 def _without_records(value: Any) -> Any:
@@ -229,7 +288,7 @@ def _without_records(value: Any) -> Any:
         return {str(key): _without_records(item) for key, item in value.items()}
     if isinstance(value, Evaluation):
         return value.to_dict()
-    if isinstance(value, RocCurve | CalibrationCurve):
+    if isinstance(value, Auc | RocCurve | CalibrationCurve):
         return {f.name: _without_records(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Communication):
         return {"rounds": value.rounds, "bytes_up": value.bytes_up, "bytes_down": value.bytes_down}

@@ -23,7 +23,9 @@ MOST_POINTS = 200
 FRAMING = "the enrolment, the signatures, and the names of what a message holds; no sum"  # what is no number of a query
 
 
-def result_of(model: FederatedModel, evaluation: Any = None, label: str | None = None) -> JsonObject:
+def result_of(
+    model: FederatedModel, evaluation: Any = None, label: str | None = None, table: JsonObject | None = None
+) -> JsonObject:
     """The result of a fit as a dict of numbers, words, lists and arrays.
 
     Parameters
@@ -33,6 +35,8 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         How well the model predicts; `evaluation_` of the model unless given.
     label : str, optional
         The name of the outcome, for the report; that of the schema unless given.
+    table : dict, optional
+        What was made of the tables: `compfed.data.summary.summary_of`.
 
     Returns
     -------
@@ -64,9 +68,13 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         "features": [f"feature {j}" for j in range(coef.shape[1])] if names is None else [str(name) for name in names],
         "classes": plain(getattr(model, "classes_", None)),
         "coef": coef,
+        "ratios": ratios_of(model),
+        "comparisons": list(comparisons_of(model)),
+        "event": event_of(model),
         "intercept": np.atleast_1d(model.intercept_),
         "feature_scale": getattr(model, "feature_scale_", None),
         "alpha": plain(getattr(model, "alpha", None) if alpha is None else alpha),
+        "theta": getattr(model, "theta_", None),
         "path": _path(model),
         "cv": _cross_validation(model),
         "certificate": _certificate(model),
@@ -75,6 +83,7 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         "sites": [str(name) for name in getattr(model, "site_names_", ())],
         "schema": None if schema is None else _text(schema),
         "evaluation": evaluation_of(getattr(model, "evaluation_", None) if evaluation is None else evaluation),
+        "table": table,
         "versions": versions(),
     }
     trace = getattr(model, "trace_", None)
@@ -85,6 +94,26 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         found |= place
         found["provenance"] = {name: plain(value) for name, value in trace.provenance.items() if name not in apart}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def ratios_of(model: FederatedModel) -> JsonObject | None:
+    """exp(coefficient), per unit or per level, with its name; None where it has no meaning."""
+    if (name := getattr(model, "ratio_name", None)) is None:
+        return None
+    with np.errstate(over="ignore"):
+        return {"name": name, "values": np.exp(np.atleast_2d(model.coef_))}
+
+
+def comparisons_of(model: FederatedModel) -> tuple[str, ...]:
+    """What the coefficient of each feature compares: "per unit", or "against" the reference level."""
+    schema, width = getattr(model, "schema_", None), np.shape(model.coef_)[-1]
+    return ("per unit",) * width if schema is None else schema.comparisons
+
+
+def event_of(model: FederatedModel) -> Any:
+    """The class whose log-odds the coefficients add up to; None unless there are two."""
+    classes = plain(getattr(model, "classes_", None))
+    return classes[1] if getattr(model, "ratio_name", None) == "odds ratio" and classes is not None else None
 
 
 def _path(model: Any) -> JsonObject | None:

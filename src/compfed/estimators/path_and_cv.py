@@ -168,6 +168,9 @@ def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) ->
 
 # --- cross-validation ---
 
+MOST_TURNS = 4  # of a cross-validation and an estimate of theta
+NO_FEATURES = 1e6  # alpha at which penalised coefficients are as good as zero
+
 
 @estimator
 class CrossValidated(FederatedModel):
@@ -437,6 +440,36 @@ class FederatedNegativeBinomialRegressorCV(CrossValidated, regression.FederatedN
     """
 
     l1_ratio: float = 0.5
+
+    def _choose_alpha(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[RowSubset]:
+        """With theta="ml": an alpha with the theta of no features, theta at that alpha, and so on until an alpha is chosen again."""
+        if not self._estimates_theta:
+            splits = super()._choose_alpha(federation, listed, stacklevel + 1)
+            self.theta_ = float(self.theta)
+            return splits
+        total, splits, theta, alpha, before = Communication(), [], 1.0, NO_FEATURES, -1
+        try:
+            for _ in range(MOST_TURNS):
+                plain = self._of_one_alpha(alpha).fit_federation(federation)
+                self._theta = theta = plain.theta_
+                splits = super()._choose_alpha(federation, listed, stacklevel + 1)
+                total = total.then(plain.communication_).then(self.communication_)
+                alpha, place = self.alpha_, self.alphas_.tolist().index(self.alpha_)
+                if place == before:
+                    break
+                before = place
+        finally:
+            self._theta = None
+            vars(self).pop("_minimum", None)
+        self.theta_ = theta
+        self.communication_, self.n_rounds_, self.n_iter_ = total, total.rounds, total.rounds
+        return splits
+
+    def _of_one_alpha(self, alpha: float) -> regression.FederatedNegativeBinomialRegressor:
+        """The estimator with a given alpha, and the other parameters of this one."""
+        model = regression.FederatedNegativeBinomialRegressor()
+        given = {name: getattr(self, name) for name in model.get_params() if hasattr(self, name) and name != "alpha"}
+        return model.set_params(**given | {"alpha": alpha, "relax": False, "gamma": 0.0})
 
 
 @estimator

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import xlogy
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance, r2_score
 from sklearn.utils import Tags
 
@@ -18,9 +20,12 @@ from compfed._utils.validation import as_row_labels, check_unmasked, is_datafram
 from compfed.data.columns import as_floats
 from compfed.errors import InputError
 from compfed.estimators.base import BoundedModel, FederatedModel, RelaxedModel, estimator, first
-from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
+from compfed.estimators.programs.dispersion import best_theta
+from compfed.estimators.programs.fit import ElasticNetFamily, Family, Fitted, Labels
 from compfed.estimators.programs.per_column import read_factors, read_group_weights
 from compfed.estimators.table import Features, Offset, RowWeights
+from compfed.federation.accounting import Communication
+from compfed.federation.server.program import Federation, run_program
 from compfed.losses import Gamma, Huber, MultiSquared, NegativeBinomial, Poisson
 from compfed.regularisers import Box, GroupL2, Nuclear
 
@@ -395,6 +400,11 @@ class Counts(ElasticNetFamily):
 class LogLink(BoundedModel, Regressor):
     """Predictions are exp(X w + b)."""
 
+    @property
+    def ratio_name(self) -> str | None:
+        """The statistician's word for exp(coef_)."""
+        return "rate ratio"
+
     def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict the expected outcome, exp(X w + b), or exp(X w + b + offset) of a model that has one."""
         return np.exp(self.linear_predictor(X, offset)[:, 0])
@@ -498,6 +508,10 @@ class Overdispersed(ElasticNetFamily):
         return np.log(labels.mean)
 
 
+MOST_TURNS = 40  # of theta and the coefficients
+THETA_TOL = 1e-9  # of log(theta) from one turn to the next
+
+
 @estimator
 class FederatedNegativeBinomialRegressor(LogLink):
     """Negative binomial regression of counts over sites, with the coefficients of the pooled table.
@@ -507,18 +521,24 @@ class FederatedNegativeBinomialRegressor(LogLink):
         1 / n * sum_rows ((y + theta) * log(theta + exp(z)) - y * z)
             + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
 
-    Counts have mean m = exp(z) and variance m + m**2 / theta: more than Poisson's. `theta` is given, not estimated; it is 1 / alpha
-    of statsmodels' family NegativeBinomial(alpha), and `theta` of R's MASS. Each site adds its row count, column
-    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+    Counts have mean m = exp(z) and variance m + m**2 / theta: more than Poisson's. `theta` is given, or with "ml" estimated by
+    maximum likelihood in turns with the coefficients, as by glm.nb of R's MASS. It is 1 / alpha of statsmodels. Each site adds its
+    row count, column moments, gradients and a block of its Hessian to sums, and the server sees the sums.
 
     Parameters
     ----------
     alpha : float, default=1.0
         Weight of the penalty beside the mean loss.
-    theta : float, default=1.0
-        Size of the distribution.
+    theta : float or "ml", default=1.0
+        Size of the distribution. "ml" minimises the negative log-likelihood plus the penalty over theta, too. With cross-validation
+        theta is estimated at the alpha that is chosen, and alpha chosen anew, until it is the same again.
     l1_ratio : float, default=0.0
         Share of the l1 norm in the penalty: 1 is the l1 norm alone, 0 the ridge alone.
+
+    Attributes
+    ----------
+    theta_ : float
+        The theta of the model: as given, or estimated. 1e5 stands for counts that are no more dispersed than Poisson's.
 
     See Also
     --------
@@ -538,17 +558,70 @@ class FederatedNegativeBinomialRegressor(LogLink):
     """
 
     alpha: float = first(default=1.0)
-    theta: float = 1.0
+    theta: float | str = 1.0
     l1_ratio: float = 0.0
 
+    _theta = cast(float | None, None)  # that of a fit under way
+
     def family(self) -> Family:
-        return Overdispersed(self.l1_ratio, False, self.penalty_factors, self.bounds, theta=self.theta)
+        theta = self._theta
+        if theta is None:
+            theta = getattr(self, "theta_", 1.0) if self._estimates_theta else self.theta
+        return Overdispersed(self.l1_ratio, False, self.penalty_factors, self.bounds, theta=cast(float, theta))
+
+    @property
+    def _estimates_theta(self) -> bool:
+        if isinstance(self.theta, str) and self.theta != "ml":
+            raise InputError(
+                f"{type(self).__name__}: theta={self.theta!r} must be a number > 0, or 'ml' to estimate it."
+            )
+        return isinstance(self.theta, str)
+
+    def fit_federation(self, federation: Federation) -> Self:
+        with self._restored_on_failure():
+            if self._estimates_theta:
+                self._fit_in_turns(federation)
+            else:
+                super().fit_federation(federation)
+                self.theta_ = float(self.theta)
+        return self
+
+    def _fit_in_turns(self, federation: Federation) -> None:
+        """Fit the coefficients and theta in turns, until theta stays."""
+        total, theta, found = Communication(), 1.0, np.nan
+        try:
+            for turn in range(MOST_TURNS):
+                theta = found if turn else theta
+                self._theta = theta
+                super().fit_federation(federation)
+                prepared, x = self._minimum
+                found, cost = run_program(federation, best_theta(prepared, x, theta if turn else None))
+                total = total.then(self.communication_).then(cost)
+                if abs(np.log(found / theta)) <= THETA_TOL:
+                    break
+        finally:
+            self._theta = None
+            vars(self).pop("_minimum", None)
+        self.theta_ = float(theta)
+        self._set_cost(total)
+        if abs(np.log(found / theta)) > 100 * THETA_TOL:
+            warnings.warn(
+                f"{type(self).__name__}: theta still moved after {MOST_TURNS} turns, from {theta:.6g} to {found:.6g}. Give theta a "
+                "number.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+        super()._set_attributes(federation, fitted, cost)
+        if self._theta is not None:
+            self._minimum = fitted.prepared, fitted.model.x
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         return _counts(type(self).__name__, y, "negative binomial loss")
 
     def _deviance(self, y: npt.ArrayLike, predicted: np.ndarray, sample_weight: RowWeights) -> float:
-        y, theta = np.asarray(y, float), float(self.theta)
+        y, theta = np.asarray(y, float), float(self.theta_)
         each = xlogy(y, y) - xlogy(y, predicted) - (y + theta) * (np.log(y + theta) - np.log(predicted + theta))
         return float(np.average(2 * each, weights=cast(Any, sample_weight)))
 
@@ -605,6 +678,11 @@ class FederatedGammaRegressor(LogLink):
 
     def family(self) -> Family:
         return Amounts(self.l1_ratio, False, self.penalty_factors, self.bounds)
+
+    @property
+    def ratio_name(self) -> str | None:
+        """The statistician's word for exp(coef_)."""
+        return "ratio of means"
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         y = as_floats(y, f"{type(self).__name__}: y")

@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.files import make_folder, owner_only, write_private
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import join_names, printable
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.evaluation import Evaluation
-from compfed.estimators.export import evaluation_of, result_of
+from compfed.estimators.export import comparisons_of, evaluation_of, ratios_of, result_of
 from compfed.estimators.model_file import NAME as MODEL
 from compfed.estimators.model_file import save_model
 from compfed.report.page import write_run_report
@@ -58,7 +59,13 @@ def write_run(
     write_evaluation(model, folder, evaluation, label)
 
 
-def write_fit(model: FederatedModel, folder: Path, config: Mapping[str, Any], label: str | None = None) -> None:
+def write_fit(
+    model: FederatedModel,
+    folder: Path,
+    config: Mapping[str, Any],
+    label: str | None = None,
+    table: JsonObject | None = None,
+) -> None:
     """Write everything but the evaluation and the page: a run folder that `load_model`, `predict` and `report` can read."""
     make_folder(folder)
     # of an earlier fit: this one may have none, or be stopped before it has
@@ -73,18 +80,22 @@ def write_fit(model: FederatedModel, folder: Path, config: Mapping[str, Any], la
     with owner_only():
         with contextlib.suppress(AttributeError):  # of a model that was read from a file
             model.trace_.save(folder / "trace.npz")
-        write_result(folder, result_of(model, label=label))
+        write_result(folder, result_of(model, label=label, table=table))
 
 
 def write_evaluation(
-    model: FederatedModel, folder: Path, evaluation: Evaluation | None, label: str | None = None
+    model: FederatedModel,
+    folder: Path,
+    evaluation: Evaluation | None,
+    label: str | None = None,
+    table: JsonObject | None = None,
 ) -> None:
     """Write what an evaluation adds to a run folder, and the page; None where there is no evaluation."""
     if evaluation is not None:
         write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), default=str).encode())
     with owner_only():
         if evaluation is not None:
-            write_result(folder, result_of(model, evaluation, label))
+            write_result(folder, result_of(model, evaluation, label, table))
         write_run_report(folder)
 
 
@@ -97,17 +108,19 @@ def check_run_folder(folder: Path) -> None:
 
 
 def coefficients_csv(model: FederatedModel) -> str:
-    """The coefficients as CSV: one line per feature and one for the intercept, one column per output."""
+    """The coefficients as CSV: one line per feature and one for the intercept; coefficients per output, and exp(coefficient)."""
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(coef.shape[1])])
     classes = [str(c) for c in getattr(model, "classes_", ())]
-    one = len(coef) == 1
+    one, ratios = len(coef) == 1, ratios_of(model)
     heads = (
         ["coefficient"] if one else classes if len(classes) == len(coef) else [f"output {k}" for k in range(len(coef))]
     )
+    columns = coef if ratios is None else np.concatenate([coef, ratios["values"]])
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
-    lines.writerow(["feature", *heads])
-    lines.writerows([name, *map(repr, map(float, row))] for name, row in zip(names, coef.T, strict=True))
-    lines.writerow(["(intercept)", *map(repr, map(float, intercept))])
+    lines.writerow(["feature", "compared", *heads, *([] if ratios is None else [ratios["name"]])])
+    for name, compared, row in zip(names, comparisons_of(model), columns.T, strict=True):
+        lines.writerow([name, compared, *map(repr, map(float, row))])
+    lines.writerow(["(intercept)", "", *map(repr, map(float, intercept)), *[""] * (ratios is not None)])
     return out.getvalue()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,9 @@ from sklearn.utils.validation import _check_sample_weight
 
 from compfed._utils.arrays import as_slice, group_rows
 from compfed._utils.text import join_names, shapes_shown
-from compfed._utils.validation import (
-    as_site_labels,
-    check_same_index,
-    check_unmasked,
-    is_dataframe,
-    is_missing,
-    row_index,
-)
-from compfed.data.columns import WAY_OUT, Frame, as_floats, check_dataframe
+from compfed._utils.validation import as_site_labels, check_same_index, check_unmasked, is_missing, row_index
+from compfed.data.adapter import Column, Frame, as_column
+from compfed.data.columns import WAY_OUT, as_floats, check_finite, frame_as_floats, read_frame
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.rows import FileTable, Rows, room_for
@@ -44,12 +40,13 @@ class Unspecified:
 UNSPECIFIED = Unspecified()
 IMPUTE = 'Give fit a DataFrame and schema="auto", which imputes the mean over all sites, or drop these rows.'
 AT_FIT = "Drop these rows, or impute as at the fit."
+DATES = "y holds dates or times. Give numbers, such as days since the first."
 AUTO_SCHEMA = 'Give fit schema="auto", which encodes words, or encode them as numbers.'
-Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
-SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
+Features = npt.ArrayLike | spmatrix | sparray | Frame  # rows of features; frames of other libraries are array-like
+SiteOfRows = npt.ArrayLike | Column | Unspecified | None  # the site of every row, or the name of a column
 RowWeights = npt.ArrayLike | None  # of the rows
 # one number per row, the name of a column, or a number for all rows of a prediction
-Offset = npt.ArrayLike | str | None
+Offset = npt.ArrayLike | Column | str | None
 SchemaLike = Schema | str | Path | None  # "auto", a schema, or the path of one
 
 
@@ -67,6 +64,7 @@ class CheckedTable:
     offset: np.ndarray | None = None
     raw: RawTable | None = None  # the table before it was encoded, and the schema that encoded it
     schema: Schema | None = None
+    labels: tuple[Any, ...] | None = None  # names of the columns of X that are not all words
     __repr__ = shapes_shown
 
     @property
@@ -105,8 +103,14 @@ def warn_of_one_site(name: str, sites: object, stacklevel: int = 3) -> None:
         )
 
 
-def check_features(name: str, X: Features, way_out: str = WAY_OUT) -> None:
-    """Refuse features that would be read as something else; scikit-learn refuses the rest."""
+def as_rows(name: str, X: Any) -> Any:
+    """X as a `Frame`, where it is one of any library; anything else as it is."""
+    frame = read_frame(X, f"{name}: X")
+    return X if frame is None else frame
+
+
+def as_array(name: str, X: Any, way_out: str = WAY_OUT) -> Any:
+    """Features as an array or a sparse matrix; refuses what would be read as something else. scikit-learn refuses the rest."""
     check_unmasked(X, f"{name}: X")
     records: Any = X
     if (isinstance(X, Mapping) and not issparse(X)) or (
@@ -115,60 +119,85 @@ def check_features(name: str, X: Features, way_out: str = WAY_OUT) -> None:
         raise InputError(
             f"{name}: X is a {type(X).__name__} with names; give pandas.DataFrame(X), whose columns have them."
         )
-    if is_dataframe(X):
-        if not X.shape[1]:
-            raise InputError(
-                f"{name}: X has 0 feature(s) (shape={X.shape}) while a minimum of 1 is required. Keep some columns."
-            )
-        check_dataframe(X, f"{name}: X", way_out)
-        _check_no_na(name, X, way_out)
-    elif _kind(X) in "USmM":
+    if isinstance(X, Frame):
+        return frame_as_floats(X, f"{name}: X", way_out)
+    if _kind(X) in "USmM":
         as_floats(X, f"{name}: X")
     _check_real(name, "X", X)
+    return X
 
 
-def _check_no_na(name: str, X: Frame, way_out: str) -> None:
-    """Refuse pandas.NA, which no array of numbers has, in columns of pandas' own types."""
-    own = X.loc[:, [not isinstance(dtype, np.dtype) or dtype.kind == "O" for dtype in X.dtypes]]
-    if own.isna().any(axis=None):
-        refuse_missing(
-            name, own.astype(object).mask(own.isna(), np.nan), own.columns, IMPUTE if way_out == AUTO_SCHEMA else AT_FIT
-        )
+def as_labels(name: str, y: Any) -> Any:
+    """Labels of a Series or a frame as an array of their kind: truth values, whole numbers, numbers or words; others as they are."""
+    if (column := as_column(y)) is not None:
+        return _labels_of(name, column)
+    if (frame := read_frame(y, f"{name}: y")) is None:
+        return y
+    one = len(frame.columns) == 1
+    return _labels_of(name, frame[frame.columns[0]])[:, None] if one else frame_as_floats(frame, f"{name}: y")
 
 
-def column_labels(X: object) -> tuple[Any, ...] | None:
-    """The names of a DataFrame's columns where they are not all text: scikit-learn ignores those."""
-    columns = getattr(X, "columns", ()) if is_dataframe(X) else ()
-    return None if all(isinstance(name, str) for name in columns) else tuple(columns)
+def _labels_of(name: str, column: Column) -> np.ndarray:
+    values = column.values
+    if column.missing.any():
+        check_labels(name, np.where(column.missing, None, values.astype(object)))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    if values.dtype.kind == "O" and len(values) and all(isinstance(value, str) for value in values):
+        return values.astype(str)
+    if values.dtype.kind == "O" and any(isinstance(value, (datetime.date, datetime.timedelta)) for value in values):
+        raise InputError(f"{name}: {DATES}")
+    if values.dtype.kind == "O" and all(isinstance(value, (int, float, Decimal)) for value in values):
+        return np.array(values.tolist(), None if all(isinstance(value, int) for value in values) else float)
+    return values
 
 
-def check_same_columns(name: str, X: object, fitted: Sequence[Any] | None, width: int) -> None:
-    """Refuse a DataFrame whose columns have other names than at fit, or another order; scikit-learn checks names that are text.
+def names_of(frame: Frame) -> tuple[str, ...] | None:
+    """The names of the columns, where all are words; None otherwise: scikit-learn takes no other names."""
+    words = all(isinstance(name, str) for name in frame.columns)
+    return tuple(map(str, frame.columns)) if words and frame.columns else None
 
-    `fitted` are the names at fit; None for a fit to an array, whose columns are known by their numbers.
+
+def columns_of_fit(name: str, X: Frame, fitted: Sequence[Any] | None, width: int, needed: np.ndarray) -> Frame | None:
+    """The columns of a frame that a model needs, in the order of the fit, by name; None where names say nothing.
+
+    `fitted` are the names at fit; None for a fit to an array, whose columns are known by their numbers. `needed` says which
+    columns have a coefficient: the others may be absent.
     """
-    given = column_labels(X)
-    if given is None or len(given) != width:
-        return
-    known = list(range(width)) if fitted is None else list(fitted)
-    by_word = any(isinstance(label, str) for label in known)
-    found: list[Any] = [str(label) for label in given] if by_word else list(given)
-    unrelated = (fitted is None or by_word) and set(found) != set(known)  # to the names at fit
-    if found == known or unrelated:
-        return
-    at = next(j for j, (a, b) in enumerate(zip(found, known, strict=True)) if a != b)
-    place = {label: j for j, label in enumerate(found)}
-    by_name = f"X[{[given[place[k]] for k in known]}] to match by name, or " if set(found) == set(known) else ""
-    raise InputError(
-        f"{name}: column {at} of X is {given[at]!r} and was {known[at]!r} at fit: columns must have the names of the fit in "
-        f"the same order. Give {by_name}X.to_numpy() to match by place."
-    )
+    given: list[Any] = list(X.columns)
+    if fitted is None:
+        _check_numbered(name, given, width)
+        return None
+    by_word = any(isinstance(label, str) for label in fitted)
+    place = {str(label) if by_word else label: label for label in given}
+    numbered = not any(isinstance(label, str) for label in given)
+    if numbered == by_word and not set(fitted) <= set(place):  # names of another kind, which say nothing about these
+        return None
+    absent = [label for label, used in zip(fitted, needed, strict=True) if used and label not in place]
+    if absent:
+        has = join_names([repr(label) for label in given], most=12)
+        raise InputError(
+            f"{name}: X has no column {join_names([repr(label) for label in absent])}, which the model needs; it has {has}. Columns "
+            "are found by the feature names of the fit; give X.to_numpy() to match by place."
+        )
+    return X.select([place[label] for label, used in zip(fitted, needed, strict=True) if used])
+
+
+def _check_numbered(name: str, given: list[Any], width: int) -> None:
+    """Refuse columns that are numbered in another order, for a model that was fitted to an array."""
+    known = list(range(width))
+    if given != known and set(given) == set(known):
+        at = next(j for j, (a, b) in enumerate(zip(given, known, strict=True)) if a != b)
+        raise InputError(
+            f"{name}: column {at} of X is {given[at]!r} and was {known[at]!r} at fit, to an array. Give X[{known}] to match by name, "
+            "or X.to_numpy() to match by place."
+        )
+    if given and all(isinstance(label, str) for label in given):
+        warnings.warn(f"X has feature names, but {name} was fitted without feature names", UserWarning, stacklevel=5)
 
 
 def as_offset(name: str, offset: Any, rows: int) -> np.ndarray:
     """An offset as one finite number per row."""
     check_unmasked(offset, f"{name}: offset")
-    values = as_floats(np.asarray(offset), f"{name}: offset")
+    values = as_floats(offset, f"{name}: offset")
     if values.shape != (rows,) or not np.isfinite(values).all():
         raise InputError(
             f"{name}: offset has shape {values.shape}; it must be one finite number for each of {rows} rows."
@@ -188,25 +217,16 @@ def refuse_missing(name: str, X: Any, columns: Sequence[str] | None, way_out: st
     raise InputError(f"{name}: X contains {what}{where}. {way_out}")
 
 
-def check_table(
-    name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights, offset: Offset = None
-) -> None:
-    """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
-    check_features(name, X, AUTO_SCHEMA)
-    check_rows(name, X, y, sites, sample_weight, offset)
-    check_labels(name, y)
-
-
 def check_rows(
     name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights, offset: Offset = None
 ) -> None:
-    """`check_table` without a look at the features."""
+    """Refuse labels, sites and weights that would be read as something else, or whose rows are in another order."""
     check_unmasked(y, f"{name}: y")
     if issparse(y):
         raise InputError(f"{name}: y is a sparse matrix; give labels as an array: y.toarray().")
     _check_real(name, "y", y)
     if _kind(y) in "mM":
-        raise InputError(f"{name}: y holds dates or times. Give numbers, such as days since the first.")
+        raise InputError(f"{name}: {DATES}")
     if sample_weight is not None:
         _check_weights(sample_weight, f"{name}: sample_weight")
     given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight, "offset": offset}
@@ -245,15 +265,20 @@ def _check_real(name: str, what: str, values: object) -> None:
 def _check_weights(values: npt.ArrayLike, what: str) -> None:
     """Refuse weights that are text, dates or masked."""
     check_unmasked(values, what)
-    if np.asarray(values).dtype.kind not in "biufOc":  # scikit-learn refuses the rest
-        as_floats(np.asarray(values, object), what)
-        raise InputError(f"{what} must be numbers, not text or dates.")
+    column = as_column(values)
+    if column is not None or np.asarray(values).dtype.kind not in "biufOc":  # scikit-learn refuses the rest
+        found = as_floats(np.asarray(values, object) if column is None else column, what)
+        if column is None:
+            raise InputError(f"{what} must be numbers, not text or dates.")
+        check_finite(found, what)
 
 
 def site_of_rows(name: str, sites: object, length: int) -> np.ndarray:
     """The site of every row; all the same where none is given."""
     one = sites is None or sites is UNSPECIFIED
-    where = np.zeros(length, int) if one else as_site_labels(f"{name}: sites must be the site of every row", sites)
+    column = as_column(sites)
+    given = sites if column is None else column.values
+    where = np.zeros(length, int) if one else as_site_labels(f"{name}: sites must be the site of every row", given)
     if len(where) != length:
         raise InputError(f"sites has {len(where)} entries; X has {length} rows: give the site of every row.")
     return where
@@ -261,6 +286,8 @@ def site_of_rows(name: str, sites: object, length: int) -> np.ndarray:
 
 def as_weights(X: Features, sample_weight: RowWeights) -> np.ndarray | None:
     """Row weights as numbers >= 0; None without any."""
+    column = as_column(sample_weight)
+    sample_weight = sample_weight if column is None else column.values
     return (
         None
         if sample_weight is None
@@ -270,7 +297,7 @@ def as_weights(X: Features, sample_weight: RowWeights) -> np.ndarray | None:
 
 def make_table(
     name: str, X: Any, y: np.ndarray, sites: object, weights: np.ndarray | None, columns: Sequence[object] | None,
-    offset: Offset = None,
+    offset: Offset = None, labels: tuple[Any, ...] | None = None,
 ) -> CheckedTable:  # fmt: skip
     """The table of checked X, y and weights; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
@@ -283,4 +310,6 @@ def make_table(
     found, rows = group_rows(where[keep])
     names = None if columns is None else tuple(map(str, columns))
     added = None if offset is None else as_offset(name, offset, length)
-    return CheckedTable(X, y, weights, tuple(map(str, found)), tuple(keep[r] for r in rows), length, names, added)
+    return CheckedTable(
+        X, y, weights, tuple(map(str, found)), tuple(keep[r] for r in rows), length, names, added, labels=labels
+    )

@@ -9,7 +9,7 @@ Each formula is written once: NumPy arrays give NumPy arrays, without compiling;
 belongs to f_i, because the theory asks every f_i to be strongly convex.
 
 base.py           the protocol, base classes of linear models, checks of labels
-linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Gamma, NegativeBinomial,
+linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Gamma, NegativeBinomial, NegativeBinomialLikelihood,
                   Softmax, MultiSquared, class weights
 offset.py         WithOffset: a prediction with an offset of its row
 from_function.py  losses made of JAX functions
@@ -26,6 +26,7 @@ from compfed.losses.linear import (
     Logistic,
     MultiSquared,
     NegativeBinomial,
+    NegativeBinomialLikelihood,
     Poisson,
     SmoothedQuantile,
     Softmax,
@@ -36,6 +37,6 @@ from compfed.losses.offset import WithOffset
 
 __all__ = [
     "ClassWeightedLogistic", "ClassWeightedSoftmax", "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs",
-    "Model", "MultiSquared", "NegativeBinomial", "OneOutput", "Poisson", "SmoothedQuantile", "Softmax", "Squared",
-    "SquaredHinge", "WithOffset", "from_function",
+    "Model", "MultiSquared", "NegativeBinomial", "NegativeBinomialLikelihood", "OneOutput", "Poisson", "SmoothedQuantile",
+    "Softmax", "Squared", "SquaredHinge", "WithOffset", "from_function",
 ]  # fmt: skip

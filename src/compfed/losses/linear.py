@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 from scipy.special import xlogy
 
-from compfed._utils.array_namespace import Numbers, cast_like, is_jax, logsumexp, namespace, sigmoid, softmax, softplus
+from compfed._utils.array_namespace import (
+    Numbers,
+    cast_like,
+    is_jax,
+    log_gamma,
+    logsumexp,
+    namespace,
+    sigmoid,
+    softmax,
+    softplus,
+)
 from compfed._utils.records import count, nonnegative, positive, record
 from compfed.errors import InputError
 from compfed.losses.base import (
@@ -485,6 +495,36 @@ class NegativeBinomial(OneOutput):
         return z - cast_like(namespace(z, self.theta).log(self.theta), z)
 
     encode = counts
+
+
+@record
+class NegativeBinomialLikelihood(NegativeBinomial):
+    """loss(z, y) = the negative log-likelihood of NegativeBinomial, with its terms in theta: to compare values of theta.
+
+    -log P(y) without log(y!), which is (y + theta) log(1 + exp(z) / theta) - y z + y log(theta) + log Gamma(theta) - log Gamma(y + theta).
+
+    Parameters
+    ----------
+    theta : float, default=1.0
+        Size of the distribution.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> NegativeBinomialLikelihood(theta=1.0).value(np.zeros(2), np.array([0.0, 1.0])).round(4)
+    array([0.6931, 1.3863])
+    """
+
+    def value(self, z: Numbers, y: Numbers) -> Numbers:
+        theta = cast_like(self.theta, z)
+        of_theta = y * namespace(theta).log(theta) + log_gamma(theta) - log_gamma(y + theta)
+        return super().value(z, y) + of_theta
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """The loss at z = log y."""
+        theta = float(self.theta)
+        return super().saturated(y) + y * np.log(theta) + log_gamma(np.asarray(theta)) - log_gamma(y + theta)
 
 
 @record

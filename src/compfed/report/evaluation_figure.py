@@ -35,7 +35,8 @@ def _draw_roc(ax: Any, evaluation: Any) -> None:
     best = np.lexsort([roc.true_positive_high, roc.false_positive_low])
     worst = np.lexsort([roc.true_positive_low, roc.false_positive_high])
     low, high = evaluation.bounds("auc")
-    label = f"AUC {low:.3f} to {high:.3f}" if high - low > 0.002 else f"AUC {evaluation.auc:.3f}"
+    label = f"AUC {evaluation.auc.value:.3f}"
+    label += f", rounding bounds {low:.3f} to {high:.3f}" if high - low > 0.002 else ""
     for order, x, y in (
         (best, roc.false_positive_low, roc.true_positive_high),
         (worst, roc.false_positive_high, roc.true_positive_low),

@@ -8,13 +8,17 @@ Every record has `kind` and `created`. All other fields are optional: a report l
 whether sums were exact, as over a network, or in double precision.
 
 kind "fit" (`compfed.estimators.export.result_of`)
-    place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha,
+    place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha, theta,
+    ratios {name, values (outputs, features)}: exp(coef), with the word for it; comparisons: "per unit" or "against ..." for each
+    feature; event: the class whose log-odds are modelled,
     path {alphas, coefs (alphas, outputs, features)},
     cv {alphas, losses (alphas, splits), best, one_standard_error, rule, leave_one_out},
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},
+    table {rows, sites {name: rows}, columns, features, missing [{column, missing, instead}], references {column: level}, notes},
     communication {rounds, bytes_up, bytes_down, queries [{query, models, bytes_up, bytes_down, leaves}]},
     trace {column: array}, algorithm, sites, schema (text), provenance, versions,
-    evaluation {weight, events, how, auc, auc_low, auc_high, brier, r2, ..., intervals {measure: [low, high]},
+    evaluation {weight, events, how, brier, r2, ..., intervals {measure: [low, high]},
+                auc {value, rounding_low, rounding_high, confidence_low, confidence_high},
                 roc {false_positive_low, false_positive_high, true_positive_low, true_positive_high},
                 calibration {weight_low, predicted_low, observed_low, ..._high}, per_site {site: evaluation}}
 kind "methods" (`compare_methods`)

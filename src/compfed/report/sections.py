@@ -80,6 +80,8 @@ def fit_page(record: Record, folder: Path | None) -> Page:
         cards.append(html.card(*moved))
     parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
     parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
+    if record.get("table"):
+        parts.append(html.section("The table", html.paragraphs(words.table_sentences(record["table"]))))
     parts += [_traffic_section(record), _provenance(record)]
     return Page(words.fit_title(record), words.fit_lead(record), parts)
 
@@ -110,15 +112,24 @@ def _coefficient_parts(record: Record) -> list[Part]:
     caption = (
         f"Coefficients, the largest first ({ZERO_NOTE}). Per standard deviation they can be compared with each other."
     )
+    ratios, coef = _ratios(record), np.atleast_2d(np.asarray(record["coef"], float))
+    hover = {"coefficient": np.vectorize(_coefficient_text, [object])(coef.T)}
+    if ratios is not None:
+        hover[ratios[0]] = np.array(ratios[1], object)[:, None]
     return [
         html.heading("Coefficients"),
-        coefficient_plot(found, "coefficients", caption, static),
+        coefficient_plot(found, "coefficients", caption, static, hover),
         _coefficient_table(record),
     ]
 
 
-def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -> Plot:
-    """An interactive figure: one row per variable, one marker per model, hollow where zero."""
+def coefficient_plot(
+    found: Coefficients, key: str, caption: str, static: str, hover: Mapping[str, np.ndarray] | None = None
+) -> Plot:
+    """An interactive figure: one row per variable, one marker per model, hollow where zero.
+
+    `hover` has further texts of a marker by name, of shape (features, models).
+    """
     order, labels = found.rows(), list(dict.fromkeys(found.groups))
     series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "ruler", colour=GREY)]
     for k, label in enumerate(labels):
@@ -128,10 +139,12 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
         y = np.repeat(np.arange(len(order)), len(columns)) + (k - (len(labels) - 1) / 2) * min(0.2, 0.8 / len(labels))
         names = np.repeat([shorten(found.features[j], 60) for j in order], len(columns))
         flat = values.ravel()
+        texts = {name: of[order][:, columns].ravel() for name, of in (hover or {}).items()}
         for zero in (False, True):
             some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
             if some.any():
                 data = {"x": flat[some], "y": y[some], "variable": names[some], "model": [label] * int(some.sum())}
+                data |= {name.replace(" ", "_"): list(of[some]) for name, of in texts.items()}
                 name = label if len(labels) > 1 else None
                 series.append(
                     Series(
@@ -146,7 +159,8 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
                         size=9 if len(labels) == 1 else 7,
                     )
                 )
-    tips = [("variable", "@variable"), ("coefficient", "@x{%.4g}")]
+    tips = [("variable", "@variable"), *((name, f"@{name.replace(' ', '_')}") for name in hover or {})]
+    tips.append(("coefficient" if hover is None else found.axis.removeprefix("coefficient "), "@x{%.4g}"))
     return Plot(
         key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order], static=static,
         tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips,
@@ -161,27 +175,39 @@ def _coefficient_table(record: Record) -> str:
     used = np.flatnonzero(coef.any(axis=0))
     scale = np.asarray(record.get("feature_scale", np.ones(len(names))), float)
     order = used[np.argsort(-np.abs(coef[:, used] * scale[used]).max(axis=0), kind="stable")]
-    binary = len(coef) == 1 and bool(record.get("classes"))
     classes = record.get("classes") if len(coef) > 1 else None
     heads = [str(c) for c in classes] if classes is not None else ["coefficient"] * len(coef)
-    has_scale, rows = record.get("feature_scale") is not None and len(coef) == 1, []
+    has_scale, ratios, rows = record.get("feature_scale") is not None and len(coef) == 1, _ratios(record), []
+    compared = record.get("comparisons") or ["per unit"] * len(names)
     for j in order[:MOST_TABLE_ROWS]:
-        row = [names[j], *(words.number(value, 4) if value else "0" for value in coef[:, j])]
-        if has_scale:
-            effect = coef[0, j] * scale[j]
-            row += [words.number(effect, 3), *([words.number(np.exp(effect), 3)] if binary else [])]
-        rows.append(row)
-    if has_scale:
-        heads += ["per standard deviation", *(["odds ratio per standard deviation"] if binary else [])]
+        row = [names[j], compared[j], *(_coefficient_text(value) for value in coef[:, j])]
+        row += [] if ratios is None else [ratios[1][j]]
+        rows.append([*row, words.number(coef[0, j] * scale[j], 3)] if has_scale else row)
+    heads += [] if ratios is None else [ratios[0]]
+    heads += ["coefficient per standard deviation"] if has_scale else []
     intercept = np.ravel(np.asarray(record.get("intercept", []), float))
-    rows.append(["(intercept)", *(words.number(v, 4) for v in intercept), *[""] * (len(heads) - len(intercept))])
-    text = html.table(["variable", *heads], rows, "numbers")
+    rows.append(["(intercept)", "", *map(_coefficient_text, intercept), *[""] * (len(heads) - len(intercept))])
+    text = html.table(["variable", "compared", *heads], rows, "numbers")
+    if (event := words.event_text(record)) is not None:
+        text = html.paragraph(f"The event is {event}: the coefficients add up to its log-odds.", "note") + text
     if len(order) > MOST_TABLE_ROWS:
         text += html.paragraph(f"{len(order) - MOST_TABLE_ROWS} smaller ones are in result.json.", "note")
     zero = [name for j, name in enumerate(names) if j not in set(used.tolist())]
     if zero:
         text += html.paragraph(f"Exactly zero: {join_names(zero, most=MOST_NAMES)}.", "note")
     return text
+
+
+def _coefficient_text(value: float) -> str:
+    return words.number(value, 4) if value else "0"
+
+
+def _ratios(record: Record) -> tuple[str, list[str]] | None:
+    """The name of exp(coefficient), and its value for every feature, as the table and the figure show it."""
+    found = record.get("ratios")
+    if not found or np.shape(found["values"])[0] != 1:
+        return None
+    return found["name"], [words.ratio_text(value) for value in np.asarray(found["values"], float)[0]]
 
 
 def _path_parts(record: Record) -> list[Part]:
@@ -392,24 +418,36 @@ def _evaluation_parts(record: Record) -> list[Part]:
         if (name != "weight" or weighted) and any(each.get(name) is not None for each in columns.values())
     ]
     for key in keys:
-        rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+        if key != "auc":
+            rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+            continue
+        each = [found[name].get(key) for name in columns]
+        rows.append(["AUC (ties count half)", *("-" if one is None else f"{one[0]:.3f}" for one in each)])
+        rows.append(["rounding bounds of the AUC", *("-" if one is None else _bounds(*one) for one in each)])
+        rows.append(["confidence interval of the AUC", *map(words.confidence, columns.values())])
     note = ""
     if any(" to " in cell for row in rows for cell in row[1:]):
         why = {
             True: ": counts are known to blocks of rows only",
-            False: ": rows with equal scores (ties) may be in either order",
+            False: ": some scores were not told apart",
         }.get(evaluation.get("rounded_counts"), "")
-        note = html.paragraph(f"An interval contains the value for certain{why}.", "note")
+        note = html.paragraph(f"Rounding bounds, a to b, contain the value for certain{why}.", "note")
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
     plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
     return [*parts, plots] if plots else parts
+
+
+def _bounds(value: Any, low: Any, high: Any) -> str:
+    if high - low > words.BOUNDED:
+        return f"{low:.3f} to {high:.3f}"
+    return f"within {high - low:.4f}" if high - low > 5e-5 else "exact"
 
 
 def _measure(found: Sequence[Any] | None) -> str:
     if found is None:
         return "-"
     value, low, high = found
-    if low is not None and high is not None and high - low > 2e-3:
+    if low is not None and high is not None and high - low > words.BOUNDED:
         return f"{low:.3f} to {high:.3f}"
     return f"{value:.3f}" if abs(value) < 100 else words.number(value)
 
@@ -429,7 +467,11 @@ def _roc_plot(evaluation: Record) -> Plot | None:
     for k, (label, (x, y)) in enumerate(curves.items()):
         some = thinned(len(x))
         series.append(Series(label, {"x": x[some], "y": y[some]}, "line", k, legend=label if len(curves) > 1 else None))
-    auc = next((_measure(rest) for key, *rest in words.measures(evaluation) if key == "auc"), "-")
+    auc = "-"
+    for key, value, low, high in words.measures(evaluation):
+        if key == "auc" and low is not None and high is not None:
+            bounds = _bounds(value, low, high)
+            auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if " to " in bounds else "")
     return _square("roc", series, "1 - specificity", "sensitivity", f"ROC curve; AUC {auc}.")
 
 
@@ -527,6 +569,7 @@ def _provenance(record: Record) -> str:
         "estimator": record.get("estimator"),
         "method": algorithm,
         "alpha": None if record.get("alpha") is None else f"{record['alpha']:.6g}",
+        "theta": None if record.get("theta") is None else f"{record['theta']:.6g}",
         "sites": join_names([shorten(str(s), 40) for s in record.get("sites", ())], most=40) or None,
         "seed of the folds": record.get("parameters", {}).get("seed"),
         "device": provenance.get("device"),

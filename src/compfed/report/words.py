@@ -15,6 +15,8 @@ FAMILIES = {
     "FederatedElasticNet": "Elastic-net regression",
     "FederatedHuber": "Huber regression (robust to outliers)",
     "FederatedPoissonRegressor": "Poisson regression of counts",
+    "FederatedNegativeBinomialRegressor": "Negative binomial regression of counts",
+    "FederatedGammaRegressor": "Gamma regression of amounts",
     "FederatedGroupLasso": "Group lasso regression",
     "FederatedLogisticRegression": "Logistic regression",
     "FederatedMultiTaskLasso": "Multi-task lasso regression",
@@ -28,11 +30,12 @@ MEASURES = {  # of an evaluation, the most telling first
     "npv": "negative predictive value", "accuracy": "accuracy",
 }  # fmt: skip
 MEANINGS = {
-    "auc": "the chance that a row with the event gets a higher risk than one without",
+    "auc": "the chance that a row with the event gets a higher risk than one without; ties count half",
     "r2": "the share of the variance that is explained; below 0, the mean outcome predicts better",
     "brier": "the mean squared error of the predicted risks; 0 is perfect",
 }
 MOST_NAMES = 8
+BOUNDED = 2e-3  # a value whose rounding bounds are further apart is shown with them
 REHEARSAL = "Rehearsal: all rows were in this process."
 HOW = {"as given": "this model on the rows given; optimistic if it was fitted to them"}
 
@@ -49,6 +52,18 @@ def number(value: object, digits: int = 3) -> str:
     if x == int(x) and abs(x) < 1e9:
         return f"{int(x):,}"
     return f"{x:.{digits}g}" if 1e-3 <= abs(x) < 1e6 else f"{x:.{max(digits - 2, 1)}e}"
+
+
+def ratio_text(ratio: float) -> str:
+    """An odds or rate ratio with three digits of its distance from 1: 0.156, 1.00031, 4.62.
+
+    >>> ratio_text(0.15623), ratio_text(1.000312), ratio_text(1.0), ratio_text(4.6187)
+    ('0.156', '1.000312', '1', '4.62')
+    """
+    away = abs(ratio - 1)
+    if not np.isfinite(ratio) or ratio <= 0 or away == 0:
+        return number(ratio)
+    return number(ratio, min(3 + max(0, -int(np.floor(np.log10(away))) - 1), 12))
 
 
 def size(count: float) -> str:
@@ -86,6 +101,34 @@ def fit_lead(result: Record) -> str:
     return f"{where}{join_names(sites, most=6)}.{read}" if sites else ""
 
 
+def table_sentences(table: Record) -> list[str]:
+    """What was made of the tables of a fit: features, missing values, reference levels, and what was left out."""
+    sites = plural(len(table["sites"]), "site")
+    columns = plural(int(table["columns"]), "column makes", "columns make")
+    said = [f"{plural(int(table['rows']), 'row')} of {sites}: {columns} {plural(int(table['features']), 'feature')}."]
+    for gap in table["missing"]:
+        share = gap["missing"] / table["rows"]
+        said.append(
+            f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {table['rows']:,} values are missing ({_share(share)}); "
+            f"{_instead(gap['instead'])}." + (" Most of this column is not known." if share > 0.5 else "")
+        )
+    if references := table["references"]:
+        each = [f"{shorten(str(name), 40)} = {shorten(str(level), 40)}" for name, level in references.items()]
+        said.append(f"Reference levels: {join_names(each, '; ', most=12)}.")
+    return said + [f"{str(note).removesuffix('.')}." for note in table["notes"]]
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "under 1%"
+
+
+def _instead(instead: object) -> str:
+    """What stands for missing values, in words."""
+    if isinstance(instead, (int, float)):
+        return f"{instead:.4g}, the mean of the others, stands for them"
+    return "they are a level of their own" if instead == "level" else f"the level {instead!r} stands for them"
+
+
 def variables(result: Record) -> list[str]:
     """Which variables the model uses, and in which direction."""
     coef, names = np.atleast_2d(np.asarray(result["coef"], float)), [str(name) for name in result["features"]]
@@ -114,10 +157,22 @@ def variables(result: Record) -> list[str]:
 
 
 def _what_rises(result: Record) -> str:
+    if (event := event_text(result)) is not None:
+        return f"the odds of {event}"
     classes = result.get("classes")
     if classes:
         return f"the odds of class {shorten(str(classes[-1]), 40)!r}"
     return "the expected count" if "Poisson" in str(result.get("estimator")) else "the prediction"
+
+
+def event_text(result: Record) -> str | None:
+    """The event of a model of two classes: died = yes."""
+    event = result.get("event")
+    if event is None:
+        return None
+    event = int(event) if isinstance(event, float) and event.is_integer() else event
+    label = result.get("label")
+    return f"{shorten(str(label), 40)} = {shorten(str(event), 40)}" if label else f"class {shorten(str(event), 40)!r}"
 
 
 def goodness(result: Record) -> list[str]:
@@ -125,11 +180,13 @@ def goodness(result: Record) -> list[str]:
     said, evaluation = [], result.get("evaluation")
     for key, value, low, high in measures(evaluation)[:3]:
         name = MEASURES[key]
-        apart = low is not None and high is not None and high - low > 2e-3
-        shown = f"between {low:.3f} and {high:.3f}, for certain" if apart else number(value)
-        said.append(f"{name[0].upper()}{name[1:]}: {shown}.")
+        said.append(f"{name[0].upper()}{name[1:]}: {number(value)}.")
         if key in MEANINGS:
             said.append(f"This is {MEANINGS[key]}.")
+        if low is not None and high is not None and high - low > BOUNDED:
+            said.append(f"Rounding bounds: {low:.3f} to {high:.3f}, which contain it for certain.")
+        if key == "auc":
+            said.append(f"Confidence interval: {confidence(evaluation)}.")
     if evaluation and evaluation.get("how"):
         said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
     cv = result.get("cv")
@@ -160,15 +217,23 @@ def _null_loss(result: Record, mean: np.ndarray) -> float | None:
     return None if np.asarray(path["coefs"])[first].any() else float(mean[first])
 
 
+def confidence(evaluation: Record | None) -> str:
+    """The confidence interval of the AUC."""
+    auc = (evaluation or {}).get("auc") or {}
+    low, high = auc.get("confidence_low"), auc.get("confidence_high")
+    return "not computed" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
 def measures(evaluation: Record | None) -> list[tuple[str, float, float | None, float | None]]:
-    """(key of `MEASURES`, value, low, high) of every measure that an evaluation has; low and high bound it for certain."""
+    """(key of `MEASURES`, value, low, high) of every measure that an evaluation has; low and high are its rounding bounds."""
     given, found = evaluation or {}, []
     for key in MEASURES:
         value = given.get(key)
-        if value is None or not np.isfinite(value):
-            continue
-        low, high = given.get("intervals", {}).get(key, (given.get(f"{key}_low"), given.get(f"{key}_high")))
-        found.append((key, float(value), low, high))
+        low, high = given.get("intervals", {}).get(key, (None, None))
+        if key == "auc" and value is not None:
+            value, low, high = value["value"], value["rounding_low"], value["rounding_high"]
+        if value is not None and np.isfinite(value):
+            found.append((key, float(value), low, high))
     return found
 
 

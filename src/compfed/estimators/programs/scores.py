@@ -13,7 +13,7 @@ at most. So with p_j the weight of the positives in bin j, sum_j p_j N(e_{j-1}) 
 the left: sum_j p_j N-(j-1) = sum_j (P - P(e_j)) (N-(j) - N-(j-1)), j = 1..E, by summation by parts. N- does not fall, so this
 falls as P(e_j) grows; P+(j) in its place, and back by parts, gives the left side. The right side is the same with all signs
 turned. Both ends are attained by some rows, so no interval from these numbers is narrower. With exact counts its width is
-sum_j p_j n_j / (P N): the pairs that share a bin.
+sum_j p_j n_j / (P N): the pairs that share a bin. Scores that share a bin narrower than `TIE` are equal, and their pairs count half.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.estimators.evaluation import CalibrationCurve, Evaluation, RocCurve
+from compfed.estimators.evaluation import Auc, CalibrationCurve, Evaluation, RocCurve
 from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path_and_cv import check_classes_of_splits, check_cv
-from compfed.federation.queries import Describe, Score
+from compfed.federation.queries import Describe, Evaluate, Score
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Gamma, Logistic, Loss, MultiSquared, NegativeBinomial, Poisson, Squared, WithOffset
@@ -38,10 +38,12 @@ from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, SiteFold, cv_splits, t
 EDGES, RANGE = 1000, 1e8  # thresholds of the first message, and the largest of them
 POLICY_EDGES, POLICY_RANGE = 100, 1e3  # the same, where a site has a disclosure policy
 WIDTH = 5e-4  # of an AUC interval that needs no further message
-REFINEMENTS = 3  # messages after the first
+REFINEMENTS = 12  # messages after the first, at most: scores that are not tied take three
+TIE = 1e-9  # scores (log-odds) that differ by less, or by a smaller share, are equal
 NO_LINES = np.empty((0, 2))
 GROUPS = 10  # of predicted risk, in a calibration curve
 NEWTON_MESSAGES, NEWTON_MESSAGES_WALLED = 25, 10
+NULL_MESSAGES = 40  # for the model without features, where rows have offsets
 LENGTHS = (1.0, 0.5, 0.25, 0.125)  # of a Newton step
 STEEPEST = 1e4  # standard deviations of a + b z: beyond, the classes are separated
 
@@ -172,24 +174,30 @@ def _evaluate_parts(
 ) -> Program[list[Evaluation]]:
     """The evaluation of every group of parts: describe, then score and recalibrate in the same messages."""
     walled = any(e.min_rows > 1 for e in federation.enrolments)
-    centre, rows = yield from _describe(federation, parts)
+    centre, rows, weights = yield from _describe(federation, parts)
     loss = parts[0].model.loss
     programs: list[Program[Any]] = [_scores(parts, groups, centre, threshold, walled)]
     recalibrated = isinstance(loss, Logistic)
     for group in groups if recalibrated else ():
         programs += [_calibrate([parts[k] for k in group], slope, walled) for slope in (True, False)]
+    # under a policy a query more is a number more that leaves
+    by_offset = parts[0].model.classes is None and parts[0].model.offset and not walled
+    for group in groups if by_offset else ():
+        programs.append(_null_with_offset([parts[k] for k in group], [weights[k] for k in group], centre))
     scored, *found = yield from gather(programs)
+    nulls = found if by_offset else [None] * len(groups)
     lines = [(*found[2 * g], *found[2 * g + 1]) if recalibrated else (np.nan,) * 3 for g in range(len(groups))]
     return [
         replace(
-            _evaluation(parts[0].model, one, line, centre, threshold, how, walled), rows=sum(rows[k] for k in group)
+            _evaluation(parts[0].model, one, line, centre, threshold, how, walled, null),
+            rows=sum(rows[k] for k in group),
         )
-        for one, line, group in zip(scored, lines, groups, strict=True)
+        for one, line, null, group in zip(scored, lines, nulls, groups, strict=True)
     ]
 
 
-def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[np.ndarray, list[int]]]:
-    """One message: check columns and labels of the sites; the mean of labels that are numbers, and the rows of every part."""
+def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[np.ndarray, list[int], list[float]]]:
+    """One message: check columns and labels of the sites; the mean of labels that are numbers; rows of every part, and their weight."""
     model = parts[0].model
     described = yield [
         Request((Describe(model.classes is not None, part.subset),), sites=part.sites, counts=False) for part in parts
@@ -211,7 +219,35 @@ def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[np
     if not total:
         raise InputError(fit.NO_ROWS)
     rows = [found.row_count for (found,) in described]
-    return np.empty(0) if model.classes is not None else summed / total, rows
+    weights = [float(found.weight) for (found,) in described]
+    return np.empty(0) if model.classes is not None else summed / total, rows, weights
+
+
+def _null_with_offset(parts: Sequence[Part], weights: Sequence[float], centre: np.ndarray) -> Program[float]:
+    """The summed loss of the best model of an intercept and the offsets alone, by Newton's method; NaN where it has no minimum."""
+    model = parts[0].model
+    x = np.zeros(model.x.size)
+    at = np.array([x.size - 1])
+    mean = float(centre[0])
+    x[at] = mean if isinstance(model.loss, Squared) else np.log(max(mean, np.finfo(float).tiny))
+    for _ in range(NULL_MESSAGES):
+        found = yield [
+            Request(
+                (Evaluate(replace(part.model.objective, subset=part.subset), x[None], at),),
+                sites=part.sites,
+                weighting="rows",
+            )
+            for part in parts
+        ]
+        sums = [(float(s.value[0]), float(s.gradient[0, -1]), float(s.hessian[0, 0])) for (s,) in found]
+        value, slope, curvature = (sum(w * each[k] for w, each in zip(weights, sums, strict=True)) for k in range(3))
+        if not np.isfinite(slope) or not curvature > 0:
+            return np.nan
+        step = -slope / curvature
+        if abs(step) <= 1e-9 * max(1.0, abs(float(x[-1]))):
+            return value
+        x[at] += step if isinstance(model.loss, Squared) else np.clip(step, -2.0, 2.0)
+    return np.nan
 
 
 # --- scores: counts below thresholds, refined where pairs share a bin ---
@@ -248,20 +284,32 @@ class Scored:
         return float(each.sum()) - inside, inside
 
     def auc(self, k: int) -> tuple[float, float]:
-        """The bounds on the AUC of score k; NaN without rows of both kinds."""
+        """The bounds on the AUC of score k, with ties by half; NaN without rows of both kinds."""
         N, P = self.totals(k)
         if not (N > 0 and P > 0):
             return np.nan, np.nan
-        return auc_bounds(self.low[k][:, 0], self.high[k][:, 0], N, P)
+        low, high = auc_bounds(self.low[k][:, 0], self.high[k][:, 0], N, P)
+        ties = float(self._pairs(k)[self._tied(k)].sum()) if (self.low[k] == self.high[k]).all() else 0.0
+        ends = low + ties / 2, high - ties / 2  # which rounding may turn around
+        return min(ends), max(ends)
 
     def uncertainty(self, k: int) -> np.ndarray:
-        """The share of the pairs that each bin holds, the two open ones included."""
+        """The share of the pairs that each bin holds, the two open ones included; 0 for a bin of equal scores."""
+        return np.where(self._tied(k), 0.0, self._pairs(k))
+
+    def _pairs(self, k: int) -> np.ndarray:
         N, P = self.totals(k)
         if not (N > 0 and P > 0):
             return np.zeros(len(self.edges[k]) + 1)
         middle = (self.low[k][:, 0] + self.high[k][:, 0]) / 2
         n, p = (np.diff(middle[g], prepend=0.0, append=whole) for g, whole in ((0, N), (1, P)))
         return n * p / (N * P)
+
+    def _tied(self, k: int) -> np.ndarray:
+        """Which bins are so narrow that their scores are equal."""
+        edges = self.edges[k]
+        narrow = np.diff(edges) <= TIE * np.maximum(1.0, np.abs(edges[1:]))
+        return np.concatenate([[False], narrow, [False]])
 
 
 def auc_bounds(low: np.ndarray, high: np.ndarray, N: float, P: float) -> tuple[float, float]:
@@ -400,11 +448,13 @@ def _evaluation(
     threshold: float,
     how: str,
     walled: bool,
+    null_with_offset: float | None = None,
 ) -> Evaluation:
     sums, classes = scored.sums, model.classes
     weight = float(sums.weight)
     if classes is None:
-        numbers = _regression(model.loss, model.offset, sums, centre, how)
+        null = np.nan if model.offset and null_with_offset is None else null_with_offset
+        numbers = _regression(model.loss, sums, centre, how, null)
         # under a policy sites round their sums of absolute errors
         return replace(numbers, mae=None, rounded_counts=True) if walled else numbers
     each = np.asarray(sums.class_weights)
@@ -418,8 +468,7 @@ def _evaluation(
     found |= {"how": how, "weight": weight, "classes": tuple(classes.tolist()), "class_weights": each, "kind": kind}
     found["rounded_counts"] = walled
     by_class = np.array([scored.auc(k) for k in range(len(scored.edges))])
-    low, high = by_class.mean(axis=0)
-    found |= {"auc": float((low + high) / 2), "auc_low": float(low), "auc_high": float(high), "auc_by_class": by_class}
+    found |= {"auc": Auc.within(*by_class.mean(axis=0)), "auc_by_class": tuple(Auc.within(*each) for each in by_class)}
     if len(classes) > 2:
         return Evaluation(**found, **_table(sums, weight))
     slope, intercept, in_the_large = line
@@ -511,8 +560,8 @@ def _calibration_curve(scored: Scored) -> CalibrationCurve:
     return CalibrationCurve(least.sum(axis=0), most.sum(axis=0), *predicted, *observed)
 
 
-def _regression(loss: Loss, offset: bool, sums: Score.Reply, centre: np.ndarray, how: str) -> Evaluation:
-    """R^2, errors and calibration of numbers, for every outcome."""
+def _regression(loss: Loss, sums: Score.Reply, centre: np.ndarray, how: str, null: float | None) -> Evaluation:
+    """R^2, errors and calibration of numbers. `null` is the loss without features where rows have offsets, NaN if not known."""
     W = float(sums.weight)
     u, v, uu, vv, uv, squared, absolute = np.asarray(sums.moments)
     total = np.maximum(vv - v * v / W, 0.0)
@@ -520,9 +569,9 @@ def _regression(loss: Loss, offset: bool, sums: Score.Reply, centre: np.ndarray,
     spread, together = uu - u * u / W, uv - u * v / W
     slope = np.where(spread > 0, together / np.where(spread > 0, spread, 1.0), np.nan)
     intercept = centre + v / W - slope * (centre + u / W)
-    null = None if offset else null_loss(loss, W, centre + v / W, total)
+    null = null_loss(loss, W, centre + v / W, total) if null is None else null
     deviance = float(sums.loss) - float(sums.saturated)
-    base = None if null is None else null - float(sums.saturated)
+    base = None if null is None or np.isnan(null) else null - float(sums.saturated)
     explained = None if base is None else 1 - deviance / base if base > 0 else float(deviance == 0)
     one = len(r2) == 1
     return Evaluation(

@@ -22,6 +22,7 @@ from compfed.schema import (
     Schema,
     level_text,
     sorted_levels,
+    toml_key,
 )
 
 SHOWN = 20  # disagreements in one error
@@ -75,9 +76,7 @@ def first_difference(one: Schema, other: Schema, here: str, there: str) -> str:
         if name not in other.columns:
             return f"site {there!r} has no column {name!r}, which site {here!r} has"
         if one.columns[name] != other.columns[name]:
-            return (
-                f"[columns.{name}] is {one.columns[name]} at site {here!r} and {other.columns[name]} at site {there!r}"
-            )
+            return f"[columns.{toml_key(name)}] is {one.columns[name]} at site {here!r} and {other.columns[name]} at site {there!r}"
     for name in other.columns:
         if name not in one.columns:
             return f"site {here!r} has no column {name!r}, which site {there!r} has"
@@ -247,7 +246,7 @@ def _resolved(schema: Schema, query: Tabulate, found: TabulateSum) -> Schema:
         if not np.isfinite(mean):
             raise InputError(
                 f"column {name!r} has missing values, and a site withholds the mean of its few values, or there is none. Leave "
-                f"the column out (drop), or write [columns.{name}] impute = NUMBER into a schema file."
+                f"the column out (drop), or write columns.{toml_key(name)}.impute = NUMBER into a schema file."
             )
         columns[name] = replace(column, impute=mean)
         missing = found.missing[j]
