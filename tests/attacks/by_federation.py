@@ -76,7 +76,7 @@ def front_door(target: Target) -> np.ndarray:
     for cv in (n, n // 2, n // 5, n // 10, 5, 2):
         spied = Spied(target, until=2 * cv)
         if cv >= 2:
-            spied.run(cf.FederatedLogisticRegressionCV(cv=cv, n_alphas=2))
+            spied.run(cf.FederatedLogisticRegressionCV(cv=cv, n_alphas=2, standardize=True))
         sums: list[Sum] = [
             (query.subset, reply.weight, reply.weight * (reply.mean + reply.mean_low))
             for query, reply in spied.seen

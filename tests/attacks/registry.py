@@ -32,7 +32,7 @@ def _attack(family: str, how: str, run: Callable[..., np.ndarray], **less: int) 
 
 ATTACKS: dict[str, Attack] = {
     "one-row folds": _attack("subsets", "Moments of Fold(k, folds=n)", by_subsets.one_row_folds),
-    "front door": _attack("subsets", "FederatedLogisticRegressionCV(cv=n), fold moments", by_federation.front_door),
+    "front door": _attack("subsets", "FederatedLogisticRegressionCV(cv=n, standardize=True), fold moments", by_federation.front_door),
     "half-splits": _attack("subsets", "Moments of Fold(0, 2, seed) for n + 20 seeds, least squares", by_subsets.half_splits),
     "differing folds": _attack("subsets", "Moments of 2 to 39 folds, least squares", by_subsets.differing_folds),
     "HeldOut of one row": _attack("subsets", "squared loss of e_j + c and e_j - c", by_subsets.held_out_of_one_row),
