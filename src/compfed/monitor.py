@@ -7,18 +7,19 @@ no row: the columns that need rows come from an `evaluate` function of the calle
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compfed._utils.compilation import precision
+from compfed._utils.compilation import jit, precision
 from compfed._utils.records import describe
 from compfed._utils.text import versions
 from compfed.algorithms.base import Algorithm
-from compfed.algorithms.costs import CumulativeCost
+from compfed.algorithms.costs import MESSAGES, WORK, Counts, CumulativeCost, cost_of_a_round
 from compfed.errors import Divergence, InputError
 from compfed.problem_spec import ProblemSpec
 from compfed.sampling import Scheme
@@ -28,6 +29,17 @@ from compfed.trace import COLUMNS, RunState, Trace
 Columns = Mapping[str, np.ndarray]
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
 Evaluate = Callable[[np.ndarray], Columns]  # columns of the models in the rows of an array
+Metric = Callable[[Any], Any]  # a number, or an array, from the parameters of a model
+Schedule = Callable[[Any], Any]  # the value of a step size in round r
+
+
+class ClientSeconds(NamedTuple):
+    """The simulated seconds of each client, in the order of the sites: of a round trip, a byte each way, and a row."""
+
+    latency: Any
+    byte_down: Any
+    byte_up: Any
+    row: Any
 
 
 @dataclass(frozen=True)
@@ -46,12 +58,35 @@ class RunOptions:
     resume: Trace | None = None
     sampling: Scheme | None = None  # None where all clients take part
     tol: float | None = None  # stop at the first recorded round whose gradient mapping is at most this
-    step: float = 0.0  # of that gradient mapping
+    step: float = 0.0  # of the gradient mapping
+    columns: frozenset[str] | None = None  # of a trace's own columns, those to record; None for all that the loop has
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    schedules: tuple[tuple[str, Schedule], ...] = ()
+    clock: ClientSeconds | None = None
 
     @property
     def start(self) -> int:
         """Rounds done before this run."""
         return 0 if self.resume is None or self.resume.state is None else self.resume.state.rounds
+
+    def records(self, column: str) -> bool:
+        """Whether one of a trace's own columns is recorded, where the loop has it."""
+        return self.columns is None or column in self.columns
+
+    @property
+    def counts_calls(self) -> bool:
+        """Whether calls of losses and regularisers are recorded."""
+        return self.clock is not None or any(self.records(column) for column in WORK)
+
+    @property
+    def counts_participants(self) -> bool:
+        """Whether the rounds of each client are recorded."""
+        return self.participants < self.problem.n and self.columns is not None and "participants" in self.columns
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether recorded models are evaluated on the rows."""
+        return self.records("objective") or self.records("gradient_mapping")
 
     @property
     def last(self) -> int:
@@ -72,6 +107,18 @@ def first_state(run: RunOptions) -> tuple[Any, Any]:
     saved = (run.resume.state.server, run.resume.state.clients)
     server, clients = map(jax.tree.unflatten, map(jax.tree.structure, (server, clients)), saved)
     return server, clients
+
+
+def cost_of(run: RunOptions) -> CumulativeCost:
+    """The costs of a run."""
+    problem, everyone = run.problem, run.participants == run.problem.n
+    cost = cost_of_a_round(
+        run.algorithm, problem.d, problem.dtype, everyone, problem.regulariser, calls=run.counts_calls
+    )
+    return CumulativeCost(cost, problem.sizes, run.batch_size, run.participants, run.start)
+
+
+COSTS = (*MESSAGES, *WORK, "clock", "participants")  # cumulative columns that a run adds to those it resumes
 
 
 class Monitor:
@@ -97,11 +144,7 @@ class Monitor:
 
     def __init__(self, run: RunOptions, engine: str, evaluate: Evaluate | None = None):
         self.run, self.engine, self.evaluate = run, engine, evaluate
-        problem = run.problem
-        self.cost = CumulativeCost(
-            run.algorithm, problem.d, problem.dtype, fraction=run.participants / problem.n,
-            rows=float(problem.sizes.sum()) / problem.n, batch_size=run.batch_size, start=run.start,
-        )  # fmt: skip
+        self.cost = cost_of(run)
         self.diverged: int | None = None
         self.provenance: dict[str, Any] = {}
         self.converged, self.seconds, self.x = False, 0.0, run.x0
@@ -110,7 +153,7 @@ class Monitor:
         self._size = np.linalg.norm(run.x0) + (0.0 if run.x_star is None else np.linalg.norm(run.x_star)) + 1.0
         if run.resume is not None:
             self.seconds = float(run.resume["seconds"][-1])
-            self._cost_before = {name: run.resume.columns.get(name, [np.nan])[-1] for name in self.cost.per_round}
+            self._cost_before = {name: run.resume[name][-1] for name in COSTS if name in run.resume}
             self._blocks.append(run.resume.columns)
             self.x = run.resume.x
 
@@ -134,8 +177,9 @@ class Monitor:
         return np.flatnonzero((rounds > self.last_round) & ((not_finite == 0) | (rounds < not_finite)))
 
     def record(
-        self, rounds: np.ndarray, models: np.ndarray, columns: Columns, seconds: float, not_finite: int = 0
-    ) -> None:
+        self, rounds: np.ndarray, models: np.ndarray, columns: Columns, seconds: float, not_finite: int = 0,
+        counts: Counts | None = None,
+    ) -> None:  # fmt: skip
         """Record the models after `rounds`, up to the first that has diverged.
 
         Parameters
@@ -148,10 +192,13 @@ class Monitor:
             Time of the rounds since the last record.
         not_finite : int
             The first round whose server state was not finite; 0 for none.
+        counts : Counts, optional
+            What the loop has counted after these rounds.
         """
         new = self.new_rounds(rounds, not_finite)
         if len(new):
             rounds, models, columns = rounds[new], models[new], {name: values[new] for name, values in columns.items()}
+            counts = Counts() if counts is None else _rows_of_counts(counts, new)
             self._check_shapes(columns)
             good = self._not_diverged(models, columns)
             count = len(rounds) if good.all() else int(good.argmin())
@@ -159,26 +206,46 @@ class Monitor:
                 self.diverged = int(rounds[count])
             if count:
                 columns = {name: values[:count] for name, values in columns.items()}
-                self._append(rounds, models[:count], columns, seconds)
+                self._append(rounds, models[:count], columns, seconds, _rows_of_counts(counts, np.arange(count)))
             self.seconds += seconds
         self.diverged = self.diverged or not_finite or None
 
-    def _append(self, rounds: np.ndarray, models: np.ndarray, columns: Columns, seconds: float) -> None:
+    def _append(self, rounds: np.ndarray, models: np.ndarray, columns: Columns, seconds: float, counts: Counts) -> None:
         count, before = len(models), max(self.last_round, 0)
         part_done = (rounds[:count] - before) / max(int(rounds[-1]) - before, 1)
         block = {"round": rounds[:count], "nonzeros": np.count_nonzero(models, axis=1), **columns}
         if self.run.x_star is not None:
             scale = np.linalg.norm(self.run.x_star)
             block["optimality"] = np.linalg.norm(models - self.run.x_star, axis=1) / (scale if scale > 0 else 1.0)
-        if "gradient_mapping" not in columns and self.evaluate is not None:
+        if "objective" not in columns and self.evaluate is not None and self.run.evaluates:
             block |= self.evaluate(models)
-        for name, cost in self.cost.after(rounds[:count]).items():
-            block[name] = self._cost_before.get(name, 0.0) + cost
+        block |= self._metrics(models)
+        costs = self.cost.after(rounds[:count], counts)
+        if self.run.columns is not None and "participants" in self.run.columns:
+            done = np.broadcast_to((rounds[:count] - self.run.start)[:, None], (count, self.run.problem.n))
+            costs["participants"] = (done if counts.taken is None else counts.taken).astype(float)
+        for name, cost in costs.items():
+            unknown = np.nan if self.run.resume is not None else 0.0  # the run before did not count it
+            block[name] = self._cost_before.get(name, unknown) + cost
         block["seconds"] = self.seconds + seconds * part_done
-        self._blocks.append(block)
+        kept = {"round", "seconds"}
+        self._blocks.append({n: v for n, v in block.items() if n in kept or n not in COLUMNS or self.run.records(n)})
         self.x = models[-1]
         if self.run.tol is not None and "gradient_mapping" in block:
             self.converged = bool(has_converged(block["gradient_mapping"], self.run.tol).any())
+
+    def _metrics(self, models: np.ndarray) -> Columns:
+        """The caller's own metrics of some models."""
+        if not self.run.metrics:
+            return {}
+        unravel = getattr(self.run.problem.loss, "unravel", lambda x: x)
+        found: dict[str, list[Any]] = {name: [] for name in self.run.metrics}
+        with precision(self.run.problem.dtype):
+            for x in models:
+                values = _metric_values(tuple(self.run.metrics.values()), unravel(jnp.asarray(x)))
+                for name, value in zip(found, values, strict=True):
+                    found[name].append(np.asarray(value))
+        return {name: np.array(values) for name, values in found.items()}
 
     def _check_shapes(self, columns: Columns) -> None:
         for name, values in columns.items():
@@ -239,6 +306,16 @@ class Monitor:
         }
 
 
+@partial(jit, static_argnames=("metrics",))
+def _metric_values(metrics: tuple[Metric, ...], params: Any) -> list[Any]:
+    return [jnp.asarray(metric(params)) for metric in metrics]
+
+
+def _rows_of_counts(counts: Counts, rows: np.ndarray) -> Counts:
+    """The counts of some records."""
+    return Counts(*(None if of is None else np.asarray(of)[rows] for of in counts))
+
+
 def _joined(blocks: list[Columns], name: str) -> np.ndarray:
     """A column of all blocks. Where only one part of a resumed run has it, the other is NaN."""
     shape = next(block[name].shape[1:] for block in blocks if name in block)
@@ -249,9 +326,11 @@ def _joined(blocks: list[Columns], name: str) -> np.ndarray:
 
 def likely_cause(run: RunOptions) -> str:
     """Compare the step with 1/L_max, where the Lipschitz constants are known."""
-    eta = getattr(run.algorithm, "eta", None)
-    with precision(run.problem.dtype):
-        known = getattr(run.problem, "client_lipschitz", None)
+    eta, problem = getattr(run.algorithm, "eta", None), run.problem
+    known = None
+    if problem.loss.curvature is not None and not run.schedules:  # else it is an estimate, which may take long
+        with precision(problem.dtype):
+            known = getattr(problem, "client_lipschitz", None)
     if eta is None or known is None:
         return "Likely cause: step sizes too large for this problem."
     safe = 1.0 / float(known.max())

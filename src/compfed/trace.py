@@ -29,21 +29,27 @@ COLUMNS = {
     "nonzeros": "coefficients that are not exactly zero",
     "drift": "weighted mean distance of the participants' local models from their mean, at the end of the round",
     "correction": "||sum_i p_i c_i||, for algorithms with a drift correction c_i",
+    "exchanges": "round trips between server and clients, cumulative; a round of some methods has two, or one more to end it",
     "vectors_up": "d-vectors sent by a client, cumulative, averaged over clients; scalars are not counted",
     "vectors_down": "d-vectors sent to a client, likewise",
     "bytes_up": "bytes sent by a client, cumulative, averaged over clients; everything in the message counts",
     "bytes_down": "bytes sent to a client, likewise",
     "gradients": "gradient evaluations of a client (full or mini-batch), cumulative, averaged over clients",
-    "gradient_rows": "rows those gradients read, likewise: their mini-batch, or all rows of an average client",
+    "rows": "rows that a client reads for gradients, values, Hessians and Hessian-vector products, likewise",
+    "values": "evaluations of f_i by a client, likewise",
+    "hessians": "Hessians of f_i (or parts of one) worked out by a client, likewise",
+    "hvps": "Hessian-vector products worked out by a client, likewise",
     "client_proxes": "prox evaluations of a client, likewise; that of its local model at the end of a round counts",
     "server_proxes": "prox evaluations of the server, cumulative",
+    "participants": "rounds that each site has taken part in, cumulative: one number for each site (only on request)",
+    "clock": "simulated seconds of the cost model, cumulative (only when `clock` is given)",
     "seconds": "wall-clock time of the rounds, without compilation and without measuring",
 }
 
 # Cumulative columns; all others, those of a user's own `measure` included, describe the model.
 COUNTED = frozenset({
-    "round", "vectors_up", "vectors_down", "bytes_up", "bytes_down", "gradients", "gradient_rows", "client_proxes",
-    "server_proxes", "seconds",
+    "round", "exchanges", "vectors_up", "vectors_down", "bytes_up", "bytes_down", "gradients", "rows", "values", "hessians",
+    "hvps", "client_proxes", "server_proxes", "participants", "clock", "seconds",
 })  # fmt: skip
 
 

@@ -415,7 +415,7 @@ def test_cost_of_proxes_and_of_compressed_bytes():
 def test_cost_of_rounds_of_random_length():
     cost = cost_of_a_round(Scaffnew(eta=0.2, steps=Random(p=0.5)), d=8, dtype=np.dtype("float64"), everyone=True)
     assert (cost.vectors_up, cost.vectors_down, cost.server_proxes) == (1, 1, 1)
-    assert abs(cost.gradients - 2.0) < 4 * np.sqrt(2.0 / 100)  # the variance of a length is (1 - p) / p^2 = 2
+    assert cost.calls is None  # drawn in each round, and counted as they are made
 
 
 @pytest.mark.parametrize("method", [m for m in EVERY if m != "FedPLT"])

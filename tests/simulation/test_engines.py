@@ -134,7 +134,7 @@ def test_visiting_clients_one_after_another_or_side_by_side_is_the_same(problems
 def test_members_of_a_grid_may_draw_clients_of_several_buckets(problems, monkeypatch):
     problem, algorithm = problems["unequal"], DecoupledProx(eta=1.0, tau=3)
     alone = cf.simulate(problem, algorithm, 20, participants=2)
-    monkeypatch.setattr(engine, "clients_at_once", lambda nbytes, batch_size: 1)
+    monkeypatch.setattr(engine, "clients_at_once", lambda problem, nbytes, batch_size: 1)
     assert_same(cf.grid(problem, algorithm, 20, {"seed": [1, 0]}, participants=2)[1], alone)
 
 

@@ -50,7 +50,7 @@ def test_a_federation_that_fits_has_the_models_of_the_other_engines(sites, metho
     for engine in (cf.simulate, run_plain) if method.composite else (cf.simulate,):
         expected = engine(problem, method, 9, **how)
         np.testing.assert_allclose(found.x, expected.x, rtol=0, atol=1e-12)
-        for column in ("drift", "nonzeros", "bytes_up", "gradient_rows"):
+        for column in ("drift", "nonzeros", "bytes_up", "rows"):
             np.testing.assert_allclose(found[column], expected[column], rtol=1e-10, atol=1e-12)
         memories, theirs_too = found.state, expected.state
         assert memories is not None
@@ -225,7 +225,7 @@ def test_what_cannot_be_used_is_refused_by_name(sites):
         (lambda: cf.simulate_out_of_core(problem, method, 1, participants=2), "Use simulate"),
         (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=none), "participants=None"),
         (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=7), "6 clients"),
-        (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=2, batch_size=6), "smallest site, 1 with 5"),
+        (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=2, columns=[..., "gradient_mapping"]), "L=..."),
         (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=2, measure_on=lazy), "measure_on"),
         (lambda: lazy.subset([6]), "0..5"),
         (lambda: cf.data.lazy_sites(none, [1]), "rows_of"),

@@ -42,10 +42,10 @@ def test_models_of_several_problems_are_measured_together(problem, monkeypatch, 
     problems = [problem.replace(cf.losses.Logistic(ridge=r), cf.regularisers.L1(lam)) for r, lam in settings]
     rng = np.random.default_rng(0)
     models = [rng.standard_normal((k, D)) for k in (3, 70, 0, 1)]  # several, more than a block, none, one
-    found = columns.evaluate_together(problems, models)
+    found = columns.evaluate_together(problems, [1.0 / member.lipschitz for member in problems], models)
     for member, (ridge, lam), X, columns_found in zip(problems, settings, models, found, strict=True):
         objective, mapping = by_hand(problem, ridge, lam, X)
-        for said in (columns_found, columns.evaluate_models(member, X)):
+        for said in (columns_found, columns.evaluate_models(member, X, 1.0 / member.lipschitz)):
             np.testing.assert_allclose(said["objective"], objective, rtol=1e-12)
             np.testing.assert_allclose(said["gradient_mapping"], mapping, rtol=1e-10)
 
@@ -67,7 +67,7 @@ def test_blocks_of_any_size_say_the_same_of_every_model(problem, monkeypatch, co
     monkeypatch.setattr(columns, "MANY", 128)
     monkeypatch.setattr(columns, "objectives_and_mappings", counted(measures.objectives_and_mappings))
     objective, mapping = by_hand(problem, 0.1, 0.01, X)
-    said = columns.evaluate_models(problem, X)
+    said = columns.evaluate_models(problem, X, 1.0 / problem.lipschitz)
     np.testing.assert_allclose(said["objective"], objective, rtol=1e-12)
     np.testing.assert_allclose(said["gradient_mapping"], mapping, rtol=1e-10)
     assert set(shapes) <= {1, 16, 64, 128}

@@ -115,7 +115,7 @@ def test_variance_reduction_has_the_rate_of_full_gradients_and_no_floor(problem,
         assert trace["optimality"][-1] <= 1e-10
         np.testing.assert_allclose(at(trace, [50, 100, 150, 200]), at(full, [50, 100, 150, 200]), rtol=0.02)
     # per round one gradient of 500 rows and 2 * 10 of 20, where full gradients read 10 * 500
-    assert (traces[0]["gradient_rows"][-1], full["gradient_rows"][-1]) == (300 * 900, 300 * 5000)
+    assert (traces[0]["rows"][-1], full["rows"][-1]) == (300 * 900, 300 * 5000)
     assert traces[0]["bytes_up"][-1] == full["bytes_up"][-1]
 
 

@@ -184,14 +184,6 @@ class Algorithm(Generic[S, C, D, U]):
         """The method with the seed of the run, where it draws random numbers that all clients share."""
         return self
 
-    def local_steps(self, r: Array) -> Array | None:
-        """The number of local steps in round r, where it is drawn anew for each round; None where it is fixed."""
-        return None
-
-    def with_local_steps(self, steps: int) -> Self:
-        """The method with a fixed number of local steps, from which the cost of a step is counted."""
-        return self
-
     def integrates_rounding(self) -> bool:
         """Whether rounding errors stay in the state and add up over rounds."""
         return False

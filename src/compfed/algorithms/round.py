@@ -105,6 +105,7 @@ class RoundOfOne(NamedTuple):
     closing: PyTree  # the message that ends the round; None where the method needs none
     server: PyTree
     client: PyTree
+    after: list[PyTree]  # client state and local model after each exchange
 
 
 class ExchangeMessages(NamedTuple):
@@ -114,12 +115,14 @@ class ExchangeMessages(NamedTuple):
     update: PyTree
 
 
-def round_of_one_client(algorithm: Any, f: Any, g: Any, server_g: Any, x0: Array) -> RoundOfOne:
+def round_of_one_client(algorithm: Any, f: Any, g: Any, server_g: Any, x0: Array, finish: bool = True) -> RoundOfOne:
     """Run round 0 with one client; `g` is the client's regulariser, `server_g` the server's.
 
-    The stand-ins passed for the losses and regularisers decide what comes of it: shapes, counts or checks.
+    The stand-ins passed for the losses and regularisers decide what comes of it: shapes, counts or checks. Client state and
+    local model of each exchange are results, so that nothing a client computes is dead code.
     """
     exchanges: list[ExchangeMessages] = []
+    after: list[PyTree] = []
     closing, key = None, jax.random.key(0)
     server, client = algorithm.init(x0)
 
@@ -129,12 +132,13 @@ def round_of_one_client(algorithm: Any, f: Any, g: Any, server_g: Any, x0: Array
         if exchange is None:
             closing, client = d, algorithm.finish_round(g, d, client)
             return None
-        u, client, _ = exchange.client_update(f, g, d, client, key)
+        u, client, z = exchange.client_update(f, g, d, client, key)
+        after.append((client, z))
         exchanges.append(ExchangeMessages(d, u))
         return dense(u, x0.size), jnp.ones((), x0.dtype)
 
-    server = drive_round(run_round(algorithm, server_g, server), one_client)
-    return RoundOfOne(exchanges, closing, server, client)
+    server = drive_round(run_round(algorithm, server_g, server, finish), one_client)
+    return RoundOfOne(exchanges, closing, server, client, after)
 
 
 _shapes: dict[Any, list[ExchangeMessages]] = {}

@@ -146,12 +146,6 @@ class Scaffnew(Algorithm[Global, Client, Global, Update]):
             return self
         return replace(self, steps=replace(self.steps, seed=seed))
 
-    def local_steps(self, r):
-        return self.steps.drawn(r) if isinstance(self.steps, Random) else None
-
-    def with_local_steps(self, steps):
-        return replace(self, steps=Fixed(tau=steps))
-
     @classmethod
     def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L_max, steps=Fixed(tau=b.tau))

@@ -235,8 +235,8 @@ class QueryChecks:
         check_boolean("everyone", run_spec.everyone)
         if run_spec.batch_size is not None:
             check_integer("batch_size", run_spec.batch_size, 1, run_spec.capacity)
-            if not run_spec.batch_size <= self.rows <= run_spec.capacity:
-                raise InputError("batch_size must be at most the number of its rows, and capacity at least that")
+            if not self.rows <= run_spec.capacity:
+                raise InputError("capacity must be at least the number of its rows")
             # a random number for each may be drawn
             self.numbers(run_spec.capacity, f"a capacity of {run_spec.capacity} rows")
         if not isinstance(run_spec.algorithm, Algorithm):

@@ -12,6 +12,7 @@ from compfed._utils.array_namespace import namespace
 from compfed._utils.compilation import jit
 from compfed._utils.text import shapes_shown
 from compfed.losses import Loss
+from compfed.losses.from_function import FromFunction
 from compfed.losses.lipschitz import largest_hessian_eigenvalue
 from compfed.problem.padded_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
@@ -73,20 +74,31 @@ class MiniBatch(NamedTuple):
     offset: Array
     size: Array
     capacity: int  # static bound on size
-    batch: int
+    batch: int  # at most `capacity`
+    ragged: bool = False  # whether `size` may be below `batch`: then all rows are the mini-batch
     __repr__ = shapes_shown
 
     def value(self, x: Array) -> Array:
         return self._all_rows().value(x)
 
     def grad(self, x: Array, key: Array) -> Array:
-        rows = self.offset + sample_rows(key, self.size, self.capacity, self.batch)
+        row, scale = self._drawn(key)
+        rows = self.offset + row
         A, y, q = (
             a.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False) for a in (self.A, self.y, self.q)
         )
         # Without the barrier XLA fetches the rows once for each product with them.
         A, y, q = jax.lax.optimization_barrier((A, y, q))
-        return self.loss.gradient(x, A, y, q * (self.size / self.batch)) + self.loss.ridge * x
+        return self.loss.gradient(x, A, y, q * scale) + self.loss.ridge * x
+
+    def _drawn(self, key: Array) -> tuple[Array, Array]:
+        """The rows of a mini-batch, and what their weights are multiplied by."""
+        if not self.ragged:
+            return sample_rows(key, self.size, self.capacity, self.batch), self.size / self.batch
+        drawn = sample_rows(key, jnp.maximum(self.size, self.batch), self.capacity, self.batch)
+        place, few = jnp.arange(self.batch), self.size < self.batch
+        row = jnp.where(few, jnp.minimum(place, self.size - 1), drawn)
+        return row, jnp.where(few, place < self.size, self.size / self.batch)
 
     def full_grad(self, x: Array) -> Array:
         return self._all_rows().full_grad(x)
@@ -117,6 +129,8 @@ def gradients(loss: Loss, s: PaddedDataset, X: Array) -> Array:
 
 def values_and_gradients(loss: Loss, s: PaddedDataset, X: Array) -> tuple[Array, Array]:
     """f and grad f, both without the ridge, at each row of X; on a CPU over blocks of the data."""
+    if isinstance(loss, FromFunction) and len(X) > 1:  # what it computes for one model is large
+        return jax.lax.map(lambda x: jax.tree.map(lambda leaf: leaf[0], values_and_gradients(loss, s, x[None])), X)
 
     def part(A: Array, y: Array, weight: Array) -> tuple[Array, Array]:
         values = jax.vmap(lambda x: loss.values(x, A, y) @ weight)(X)
@@ -144,6 +158,15 @@ def objectives_and_mappings(
     if axis is not None:
         values, grads = jax.lax.psum((values, grads), axis)
     return with_regulariser(loss, g, X, values, grads, step)
+
+
+@jit(static_argnames="axis")
+def objectives(loss: Loss, g: Regulariser, s: PaddedDataset, X: Array, axis: str | None = None) -> Array:
+    """F at each row of X."""
+    values, _ = values_and_gradients(loss, s, X)  # XLA leaves the gradients out
+    if axis is not None:
+        values = jax.lax.psum(values, axis)
+    return values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
 
 
 @jit

@@ -35,7 +35,7 @@ AXES = {
     "bytes_up": "bytes sent per client",
     "bytes": "bytes per site, both ways",
     "gradients": "gradient evaluations per client",
-    "gradient_rows": "rows read by gradients per client",
+    "rows": "rows read per client",
     "seconds": "seconds",
     "optimality": "optimality  ‖x - x*‖ / ‖x*‖",  # plain text: mathtext is slow to lay out
     "gradient_mapping": "gradient mapping",

@@ -13,7 +13,8 @@ from compfed._utils.compilation import jit, precision
 from compfed._utils.records import leaves_as_bytes
 from compfed._utils.text import shorten
 from compfed.errors import InputError
-from compfed.problem.local_loss import objectives_and_mappings, values_and_gradients, with_regulariser
+from compfed.losses.from_function import FromFunction
+from compfed.problem.local_loss import objectives, objectives_and_mappings, values_and_gradients, with_regulariser
 from compfed.problem.problem import Problem
 from compfed.trace import COLUMNS
 
@@ -25,33 +26,43 @@ FEW = 16  # the block for few models of at least MANY_ROWS rows, where another p
 MANY_ROWS = 2**15
 
 
-def evaluate_models(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
-    """Objective and gradient mapping of the models in the rows of X."""
-    step = 1.0 / problem.lipschitz
+def evaluate_models(problem: Problem, X: np.ndarray, step: float | None = None) -> dict[str, np.ndarray]:
+    """Objective, and with a `step` the gradient mapping, of the models in the rows of X."""
+    rows = _rows_of_data(problem)
 
     def evaluate(models: np.ndarray) -> Any:
-        return objectives_and_mappings(problem.loss, problem.regulariser, problem.dataset, models, step)
+        parts = problem.loss, problem.regulariser, problem.dataset, models
+        return (objectives(*parts),) if step is None else objectives_and_mappings(*parts, step)
 
     with precision(problem.dtype):
-        return _columns(*_in_blocks(evaluate, len(problem.dataset.A), X))
+        return _columns(*_in_blocks(evaluate, rows, X))
 
 
-def evaluate_together(problems: Sequence[Problem], models: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Objective and gradient mapping of some models of each of several problems over the same rows.
+def _rows_of_data(problem: Problem) -> int | None:
+    """The rows that models are evaluated on; None where it is done for one model at a time."""
+    return None if isinstance(problem.loss, FromFunction) else len(problem.dataset.A)
+
+
+def evaluate_together(
+    problems: Sequence[Problem], steps: Sequence[float | None], models: Sequence[np.ndarray]
+) -> list[dict[str, np.ndarray]]:
+    """Objective, and with a step the gradient mapping, of some models of each of several problems over the same rows.
 
     Problems that differ in their regulariser alone share the pass over the rows, which costs far less than one for each.
     """
     found: list[dict[str, np.ndarray]] = [{}] * len(problems)
-    first = problems[0]
+    first, rows = problems[0], _rows_of_data(problems[0])
+    if any(step is None for step in steps):
+        return [evaluate_models(*each) for each in zip(problems, models, steps, strict=True)]
     with precision(first.dtype):
         for members in _equal([problem.loss for problem in problems]):
             X = np.concatenate([models[i] for i in members])
             owner = np.repeat(members, [len(models[i]) for i in members])
             loss = problems[int(members[0])].loss
-            f = _in_blocks(functools.partial(_values_and_gradients, loss, first.dataset), len(first.dataset.A), X)
-            for some in _equal([problems[i].regulariser for i in members]):
-                like = problems[int(members[some[0]])]
-                rest = functools.partial(with_regulariser, loss, like.regulariser, step=1.0 / like.lipschitz)
+            f = _in_blocks(functools.partial(_values_and_gradients, loss, first.dataset), rows, X)
+            for some in _equal([(problems[i].regulariser, steps[i]) for i in members]):
+                like = int(members[some[0]])
+                rest = functools.partial(with_regulariser, loss, problems[like].regulariser, step=steps[like])
                 theirs = np.isin(owner, members[some])
                 columns = _columns(*_in_blocks(rest, 0, *(part[theirs] for part in (X, *f))))
                 for i in members[some].tolist():
@@ -70,12 +81,14 @@ def _equal(records: Sequence[object]) -> list[np.ndarray]:
 _values_and_gradients = jit(values_and_gradients)
 
 
-def _in_blocks(evaluate: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Apply `evaluate`, which reads so many rows of data, to blocks of the rows of some arrays."""
+def _in_blocks(evaluate: Callable[..., Any], rows: int | None, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Apply `evaluate`, which reads so many rows of data, to blocks of the rows of some arrays: one by one for None."""
     parts, start, end = [], 0, len(arrays[0])
     while start < end:
-        size = BLOCK
-        if end - start >= MANY and (rows * MANY <= NUMBERS or jax.default_backend() == "cpu"):
+        size = BLOCK if rows is not None else 1
+        if rows is None:
+            pass
+        elif end - start >= MANY and (rows * MANY <= NUMBERS or jax.default_backend() == "cpu"):
             size = MANY
         elif end - start <= BLOCK // 2 and rows >= MANY_ROWS:
             size = FEW
@@ -87,9 +100,12 @@ def _in_blocks(evaluate: Callable[..., Any], rows: int, *arrays: np.ndarray) -> 
     return [np.concatenate(result) for result in zip(*parts, strict=True)] or [np.zeros(0), np.zeros((0, 1))]
 
 
-def _columns(objectives: np.ndarray, mappings: np.ndarray) -> dict[str, np.ndarray]:
-    with np.errstate(over="ignore"):  # the monitor reports a diverging run, not a warning here
-        return {"objective": objectives, "gradient_mapping": np.linalg.norm(mappings.astype(float), axis=1)}
+def _columns(objectives: np.ndarray, mappings: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    found = {"objective": objectives}
+    if mappings is not None:
+        with np.errstate(over="ignore"):  # the monitor reports a diverging run, not a warning here
+            found["gradient_mapping"] = np.linalg.norm(mappings.astype(float), axis=1)
+    return found
 
 
 def own_columns(found: object) -> Mapping[str, Any]:

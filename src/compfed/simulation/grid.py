@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,22 @@ from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError
 from compfed.federation.server.rounds import bind_algorithm
-from compfed.monitor import Monitor, Progress, RunOptions
+from compfed.monitor import Metric, Monitor, Progress, RunOptions, Schedule
 from compfed.problem.problem import Problem
 from compfed.sampling import Scheme
+from compfed.simulation.clock import CostModel
 from compfed.simulation.columns import evaluate_together
-from compfed.simulation.options import check_options, check_problem
+from compfed.simulation.options import check_metrics, check_options, check_problem
 from compfed.simulation.sharding import GridMembers
-from compfed.simulation.simulate import all_rounds, core_mesh, finish, parameters, program_options, rows_of
+from compfed.simulation.simulate import (
+    all_rounds,
+    core_mesh,
+    finish,
+    mapping_step,
+    parameters,
+    program_options,
+    rows_of,
+)
 from compfed.simulation.xla import Measure, Parameters
 from compfed.trace import Trace
 
@@ -40,27 +50,32 @@ def grid(
     sampling: Scheme | None = None,
     record_every: int = 1,
     seed: int = 0,
-    x0: ArrayLike | None = None,
+    x0: object = None,
     x_star: ArrayLike | Callable[[Problem], ArrayLike] | None = None,
+    L: float | None = None,
     progress: Progress | None = None,
+    columns: Iterable[object] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     measure: Measure | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    clock: CostModel | str | None = None,
 ) -> list[Trace]:
-    """Simulate every combination of some values as one program.
+    """Simulate every combination of some values: those that differ in numbers only as one program.
 
     Parameters
     ----------
     problem : Problem
     algorithm : Algorithm or sequence of Algorithm
-        Several must be of one class and differ in their numbers only.
+        Several must be of one class.
     rounds : int
         Number of communication rounds.
     over : dict from names to lists of values, optional
-        Names are fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the loss ("ridge"), or
-        "seed". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam", "loss.ridge",
-        "run.seed".
+        Names are fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the loss ("ridge"),
+        "seed" or "batch_size". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam",
+        "loss.ridge", "run.seed". Fields that shape the program ("tau", "batch_size") make one program for each of their values.
     x_star : array of shape (d,) or callable, optional
         The minimiser, or a function from the problem of a member to its minimiser; adds the column "optimality".
-    batch_size, participants, sampling, record_every, seed, x0, progress, measure
+    batch_size, participants, sampling, record_every, seed, x0, L, progress, columns, metrics, measure, schedules, clock
         As in `simulate`.
 
     Returns
@@ -89,17 +104,37 @@ def grid(
     members = [(a, dict(zip(names, v, strict=True))) for a in algorithms for v in itertools.product(*names.values())]
     if not members or (over is not None and not over):
         raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")
+    check_metrics(metrics)
     runs: list[RunOptions] = []
     for each, values in members:
-        a, p, s = _with_values(each, problem, seed, values)
+        a, p, own = _with_values(each, problem, {"seed": seed, "batch_size": batch_size}, values)
         star: Any = x_star(p) if callable(x_star) else x_star
         runs.append(
             check_options(
-                p, a, rounds, batch_size=batch_size, participants=participants, record_every=record_every, seed=s,
-                x0=x0, x_star=star, sampling=sampling,
+                p, a, rounds, batch_size=own["batch_size"], participants=participants, record_every=record_every,
+                seed=own["seed"], x0=x0, x_star=star, sampling=sampling, L=L, columns=columns, metrics=metrics,
+                schedules=schedules, clock=clock,
             )
         )  # fmt: skip
-    return run_together(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
+    programs: dict[object, list[int]] = {}
+    for i, run in enumerate(runs):
+        programs.setdefault((type(run.algorithm), jax.tree.structure(run.algorithm), run.batch_size), []).append(i)
+    if len({type(run.algorithm) for run in runs}) > 1:
+        raise InputError("the algorithms of one grid must be of one class; run one grid for each.")
+    traces: list[Any] = [None] * len(runs)
+    done = 0
+
+    def shown(now: int, _: int) -> None:
+        if progress is not None:
+            progress(done + now, rounds * len(programs))
+
+    for chosen in programs.values():
+        about = [{"grid": members[i][1]} for i in chosen]
+        together = run_together([runs[i] for i in chosen], about, measure=measure, progress=shown)
+        done += rounds
+        for i, trace in zip(chosen, together, strict=True):
+            traces[i] = trace
+    return traces
 
 
 def _check_over(over: object) -> dict[str, list[Any]]:
@@ -127,15 +162,14 @@ def run_together(
 ) -> list[Trace]:
     """Run several runs over the same data as one program; each stops by itself. A diverged one has a short trace."""
     if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
-        raise InputError(
-            "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
-        )
+        raise InputError("algorithms that run as one program must be of one class with equal tau and options.")
     order = sorted(range(len(runs)), key=lambda i: runs[i].seed)  # members of one seed beside each other
     sorted_runs = [runs[i] for i in order]
     monitors = [Monitor(run, "simulate") for run in sorted_runs]
     options, probabilities = program_options(runs[0], measure)
-    mesh = None if measure is not None else core_mesh(runs[0], len(runs))
-    evaluate = partial(evaluate_together, [rows_of(run) for run in sorted_runs])
+    mesh = None if measure is not None or runs[0].clock is not None else core_mesh(runs[0], len(runs))
+    steps = [mapping_step(run) for run in sorted_runs]
+    evaluate = partial(evaluate_together, [rows_of(run) for run in sorted_runs], steps)
     with precision(runs[0].problem.dtype):
         each = [parameters(run, probabilities) for run in sorted_runs]
         params, members = _stacked(each, [run.seed for run in sorted_runs])
@@ -151,32 +185,48 @@ def run_together(
 
 
 def _with_values(
-    algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]
-) -> tuple[Algorithm, Problem, int]:
-    """The algorithm, problem and seed of one member."""
+    algorithm: Algorithm, problem: Problem, run: Mapping[str, Any], values: Mapping[str, Any]
+) -> tuple[Algorithm, Problem, dict[str, Any]]:
+    """The algorithm, problem, seed and batch size of one member."""
     owners: dict[str, Any] = {"algorithm": algorithm, "regulariser": problem.regulariser, "loss": problem.loss}
+    own = dict(run)
     for name, value in values.items():
         owner, leaf = _owner(owners, name)
         if owner == "run":
-            seed = value
+            own[leaf] = value
+        elif owner == "algorithm" and not has_leaf(algorithm, leaf):
+            owners[owner] = replace(owners[owner], **{leaf: value})  # checked by the record
         else:
             owners[owner] = with_leaf(owners[owner], leaf, value)
-    return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), seed
+    return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), own
+
+
+OF_RUN = ("seed", "batch_size")
 
 
 def _owner(owners: Mapping[str, object], name: str) -> tuple[str, str]:
     """The record that has the number of this name, and its name there; refuses a name that two of them have."""
-    found = [owner for owner, record in owners.items() if has_leaf(record, name)] + ["run"] * (name == "seed")
+    static = _static_fields(owners["algorithm"])
+
+    def has(owner: str, field: str) -> bool:
+        return has_leaf(owners[owner], field) or (owner == "algorithm" and field in static)
+
+    found = [owner for owner in owners if has(owner, name)] + ["run"] * (name in OF_RUN)
     if len(found) > 1:
         full = [f"{o}.{name}" + (f" (of {type(owners[o]).__name__})" if o in owners else "") for o in found]
         raise InputError(f"grid over {name!r}: there are {' and '.join(full)}; say which one is meant.")
     if found:
         return found[0], name
     owner, _, leaf = name.partition(".")
-    if (owner in owners and has_leaf(owners[owner], leaf)) or name == "run.seed":
+    if (owner in owners and has(owner, leaf)) or (owner == "run" and leaf in OF_RUN):
         return owner, leaf
-    known = ", ".join([*(f for record in owners.values() for f in leaf_names(record)), "seed"])
+    known = ", ".join([*(f for record in owners.values() for f in leaf_names(record)), *static, *OF_RUN])
     raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
+
+
+def _static_fields(algorithm: Any) -> list[str]:
+    """The fields of an algorithm that shape the program."""
+    return [f.name for f in fields(algorithm) if f.metadata["static"]]
 
 
 def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parameters, GridMembers]:

@@ -93,6 +93,8 @@ def with_storage(kernel: Kernel | None, why: str, storage: object) -> Kernel | N
 def _fetching(problem: Problem, algorithm: Algorithm, batch_size: int | None) -> Choice:
     if power(batch_size or 16) * power(problem.sites.width) > ON_CHIP:
         return None, "the rows of a mini-batch do not fit on chip"
+    if batch_size is not None and batch_size > problem.sizes.min():
+        return None, "some clients have fewer rows than a mini-batch"
     try:
         _trace_round(problem, algorithm, True, batch_size)
     except NoKernel as reason:

@@ -8,7 +8,7 @@ bytes that a network would have carried follow from the shapes of the messages.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from compfed._utils.arrays import set_readonly
 from compfed._utils.compilation import precision
 from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm, PyTree
+from compfed.algorithms.costs import Counts
 from compfed.algorithms.round import message_shapes
 from compfed.data import Sites
 from compfed.errors import Divergence
@@ -42,14 +43,14 @@ from compfed.federation.site.memory import close, finite
 from compfed.federation.site.rows import Rows
 from compfed.federation.site.site import Site
 from compfed.federation.spec import FederatedProblem, RunSpec
-from compfed.monitor import Monitor, Progress, RunOptions, first_state
+from compfed.monitor import Metric, Monitor, Progress, RunOptions, first_state
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
 from compfed.sampling import Scheme
 from compfed.simulation.columns import evaluate_models
 from compfed.simulation.grid import run_together
 from compfed.simulation.options import check_options
-from compfed.simulation.simulate import rows_of, run_compiled
+from compfed.simulation.simulate import mapping_step, rows_of, run_compiled
 from compfed.trace import Trace
 
 # --- message by message ---
@@ -57,8 +58,9 @@ from compfed.trace import Trace
 
 def run_plain(
     problem: Problem, algorithm: Algorithm, rounds: int, *, batch_size: int | None = None, participants: int | None = None,
-    sampling: Scheme | None = None, record_every: int = 1, seed: int = 0, x0: ArrayLike | None = None,
-    x_star: ArrayLike | None = None, resume: Trace | None = None, progress: Progress | None = None,
+    sampling: Scheme | None = None, record_every: int = 1, seed: int = 0, x0: object = None,
+    x_star: ArrayLike | None = None, L: float | None = None, resume: Trace | None = None, progress: Progress | None = None,
+    columns: Iterable[object] | None = None, metrics: Mapping[str, Metric] | None = None,
 ) -> Trace:  # fmt: skip
     """Run rounds message by message, over sites in this process.
 
@@ -69,7 +71,7 @@ def run_plain(
     problem : Problem
     algorithm : Algorithm
     rounds : int
-    batch_size, participants, sampling, record_every, seed, x0, x_star, resume, progress
+    batch_size, participants, sampling, record_every, seed, x0, x_star, L, resume, progress, columns, metrics
         As in `simulate`.
 
     Returns
@@ -93,7 +95,7 @@ def run_plain(
     """
     run = check_options(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling,
+        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, L=L, columns=columns, metrics=metrics,
     )  # fmt: skip
     check_callable(progress, "progress")
     loop = _MessageLoop(run)
@@ -108,14 +110,16 @@ class _MessageLoop:
 
     def __init__(self, run: RunOptions):
         problem = rows_of(run)
-        self.run, self.monitor = run, Monitor(run, "plain", partial(evaluate_models, problem))
+        self.run, self.monitor = run, Monitor(run, "plain", partial(evaluate_models, problem, step=mapping_step(run)))
         self.federation = InProcess(problem.sites)
         self.everyone = run.participants == problem.n
         spec = FederatedProblem.of(problem)
+        largest = int(spec.sizes.max())
+        batch_size = None if run.batch_size is None else min(run.batch_size, largest)
         run_spec = RunSpec(
-            0, run.algorithm, spec.regulariser, spec.objective, run.x0, run.seed, run.batch_size, int(spec.sizes.max()),
-            self.everyone,
-        )  # fmt: skip
+            0, run.algorithm, spec.regulariser, spec.objective, run.x0, run.seed, batch_size, largest, self.everyone
+        )
+        self.taken = np.zeros(problem.n, np.int64)
         self.server = ServerLoop(run_spec, spec, run.participants, sampling=run.sampling)
         if run.resume is not None and run.resume.state is not None:
             self.server.restore(run.resume.state)
@@ -136,6 +140,7 @@ class _MessageLoop:
             except NotFinite as problem:
                 raise self.monitor.divergence(problem.r, self._where(problem, r)) from None
             seconds += time.perf_counter() - began
+            self.taken[slice(None) if self.everyone else self.server.chosen(r)] += 1
             if run.is_recorded(r + 1):
                 self._record(r + 1, self._drift(r), seconds)
                 seconds = 0.0
@@ -168,13 +173,21 @@ class _MessageLoop:
         weight = p / p.sum()
         return float(weight @ np.linalg.norm(z - weight @ z, axis=1))
 
+    def _counts(self) -> Counts:
+        """What the sites have counted. They keep it to themselves over a network; in this process it can be read."""
+        counts = Counts(taken=self.taken[None].copy())
+        if not (self.run.counts_calls and self.monitor.cost.cost.depends_on_data):
+            return counts
+        calls = [site.memory.recall(self.server.run_spec).calls for site in self.federation.sites]
+        return counts._replace(calls=np.array(calls, np.int64)[None])
+
     def _record(self, r: int, drift: float, seconds: float) -> None:
         a, state = self.run.algorithm, self.server.state
         columns = {"drift": np.array([drift])}
         c = [a.correction(state, client) for client in self.client_states()]
         if c[0] is not None:
             columns["correction"] = np.array([np.linalg.norm(self.run.problem.weights @ np.array(c))])
-        self.monitor.record(np.array([r]), self.server.model()[None], columns, seconds)
+        self.monitor.record(np.array([r]), self.server.model()[None], columns, seconds, counts=self._counts())
         if self.monitor.diverged:
             raise self.monitor.divergence(r)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,24 +18,28 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from compfed._utils.compilation import precision
-from compfed._utils.records import describe
-from compfed._utils.validation import check_int, is_number
+from compfed._utils.records import describe, has_leaf, leaf_names, with_leaf
+from compfed._utils.validation import check_int, check_positive, is_number
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError, RunWarning
 from compfed.federation.server.rounds import bind_algorithm
-from compfed.monitor import RunOptions
+from compfed.monitor import Metric, RunOptions, Schedule
 from compfed.problem.problem import LazyProblem, Problem
+from compfed.problem_spec import check_lipschitz
 from compfed.sampling import SCHEMES, Scheme
+from compfed.simulation.clock import check_clock
 from compfed.simulation.columns import evaluate_models
-from compfed.trace import RunState, Trace
+from compfed.trace import COLUMNS, RunState, Trace
 
 T = TypeVar("T")
 
 
 def check_options(
     problem: Problem | LazyProblem, algorithm: Algorithm, rounds: int, *, batch_size: int | None = None,
-    participants: int | None = None, record_every: int = 1, seed: int = 0, x0: ArrayLike | None = None,
+    participants: int | None = None, record_every: int = 1, seed: int = 0, x0: object = None,
     x_star: ArrayLike | None = None, resume: Trace | None = None, sampling: Scheme | None = None, tol: float | None = None,
+    L: float | None = None, columns: Iterable[object] | None = None, metrics: Mapping[str, Metric] | None = None,
+    schedules: Mapping[str, Schedule] | None = None, clock: object = None,
     kind: type[Problem | LazyProblem] = Problem,
 ) -> RunOptions:  # fmt: skip
     """The options of a run, or one clear error."""
@@ -46,8 +50,15 @@ def check_options(
     for name, (value, least, bits) in numbers.items():
         if check_int(value, name, least) >= 2**bits:
             raise InputError(f"{name}={value} must be below 2**{bits}: it is kept in 32 bits.")
-    batch_size, k = _check_batch_size(problem, batch_size), _check_participants(problem, participants)
+    if batch_size is not None:
+        batch_size = check_int(batch_size, "batch_size", 1, " Leave it out for full gradients.")
+    k = _check_participants(problem, participants)
     bound = bind_algorithm(algorithm, problem, k, int(seed))
+    tol, L = None if tol is None else check_tol(tol), None if L is None else check_positive(L, "L")
+    given = {"tol": tol, "L": L, "x_star": x_star, "clock": clock, "metrics": metrics}
+    wanted = check_columns(columns, problem, **given)
+    if callable(x0):
+        x0 = x0(int(seed))
     return RunOptions(
         problem, bound, int(rounds), batch_size, k, int(record_every), int(seed),
         x0=problem.start if x0 is None else problem.point(x0, "x0"),
@@ -55,8 +66,98 @@ def check_options(
         resume=None if resume is None else check_resume(resume, problem, bound, x0),
         sampling=check_sampling(sampling, type(bound), problem.weights, k),
         tol=tol,
-        step=0.0 if tol is None or isinstance(problem, LazyProblem) else 1.0 / problem.lipschitz,
+        step=_step(problem, L) if "gradient_mapping" in wanted else 0.0,
+        columns=wanted,
+        metrics=check_metrics(metrics),
+        schedules=check_schedules(schedules, bound),
+        clock=check_clock(clock, problem.sizes, problem.numbers),
     )  # fmt: skip
+
+
+def _step(problem: Problem | LazyProblem, L: float | None) -> float:
+    """The step 1/L of the gradient mapping."""
+    if L is None and isinstance(problem, LazyProblem):
+        raise InputError(
+            "the gradient mapping needs a Lipschitz constant of the gradient, which would take many passes over all clients; "
+            "give one: L=..., such as problem.subset(range(100)).lipschitz."
+        )
+    return 1.0 / (problem.lipschitz if L is None else check_lipschitz(L, problem.regulariser))
+
+
+ON_REQUEST = {"participants", "objective", "gradient_mapping"}  # of these, a loop records some by default
+
+
+def check_columns(columns: Iterable[object] | None, problem: Problem | LazyProblem, **given: object) -> frozenset[str]:
+    """The columns to record, of those that a trace has.
+
+    By default all, but none that needs a Lipschitz constant that is not known already, or a pass over all clients out of core.
+    """
+    default = set(COLUMNS) - ON_REQUEST
+    if not isinstance(problem, LazyProblem):
+        default |= {"objective"}
+        if problem.loss.curvature is not None or given["L"] is not None:  # a bound, or no work at all
+            default |= {"gradient_mapping"}
+    if given["tol"] is not None:
+        default |= {"objective", "gradient_mapping"}
+    if columns is None:
+        return frozenset(default)
+    wanted = [columns] if isinstance(columns, str) or not isinstance(columns, Iterable) else list(columns)
+    unknown = [name for name in wanted if name is not ... and (not isinstance(name, str) or name not in COLUMNS)]
+    if unknown or isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise InputError(
+            f"columns={columns!r:.120} must be a list of names of columns, with ... for those recorded by default, such as "
+            f"[..., 'gradient_mapping']. Known: {', '.join(COLUMNS)}."
+        )
+    for name, argument in (("optimality", "x_star"), ("clock", "clock")):
+        if name in wanted and given[argument] is None:
+            raise InputError(f"columns asks for {name!r}, which needs {argument}=...; give it, or leave the name out.")
+    named = {str(name) for name in wanted if name is not ...} | (default if ... in wanted else {"round", "seconds"})
+    return frozenset(named | ({"gradient_mapping"} if given["tol"] is not None else set()))
+
+
+def check_metrics(metrics: object) -> dict[str, Metric]:
+    """The caller's metrics of a model, by name."""
+    if metrics is None:
+        return {}
+    if not isinstance(metrics, Mapping) or not all(isinstance(n, str) and callable(f) for n, f in metrics.items()):
+        raise InputError(
+            f"metrics={metrics!r:.80} must map names to functions of the parameters of a model, such as "
+            "{'accuracy': lambda params: (predict(params, X) == y).mean()}."
+        )
+    for name in metrics:
+        if name in COLUMNS:
+            raise InputError(
+                f"metrics: {name!r} is a column of a trace already ({COLUMNS[name]}); give it another name."
+            )
+    return dict(metrics)
+
+
+def check_schedules(schedules: object, algorithm: Algorithm) -> tuple[tuple[str, Schedule], ...]:
+    """The schedules of step sizes, by the name of the number they replace."""
+    if schedules is None:
+        return ()
+    if not isinstance(schedules, Mapping) or not all(isinstance(n, str) and callable(f) for n, f in schedules.items()):
+        raise InputError(
+            f"schedules={schedules!r:.80} must map names of numbers to functions of the round, such as "
+            "{'eta': lambda r: 0.1 / (1 + r)}."
+        )
+    name = type(algorithm).__name__
+    for field, value in schedules.items():
+        if not has_leaf(algorithm, field):
+            known = ", ".join(leaf_names(algorithm))
+            raise InputError(
+                f"schedules: {field!r} is not a number of {name} that may change between rounds. It has {known}."
+            )
+        if algorithm.state_depends_on is None or field.partition(".")[0] in algorithm.state_depends_on:
+            raise InputError(
+                f"schedules: the state of {name} depends on {field}, so it cannot change between rounds. If it does not, say so "
+                "in the class: state_depends_on = ()."
+            )
+        first = np.asarray(value(0), float)
+        if first.shape or not np.isfinite(first):
+            raise InputError(f"schedules: {field!r} gives {first!r:.60} in round 0; it must give one finite number.")
+        with_leaf(algorithm, field, float(first))  # refuses a number that the field does not accept
+    return tuple(schedules.items())
 
 
 def check_problem(problem: object, kind: type[Problem | LazyProblem] = Problem) -> None:
@@ -64,20 +165,6 @@ def check_problem(problem: object, kind: type[Problem | LazyProblem] = Problem) 
     if not isinstance(problem, kind):
         other = {LazyProblem: " Use simulate_out_of_core.", Problem: " Use simulate."}.get(type(problem), "")
         raise InputError(f"the first argument must be a compfed.{kind.__name__}; got {type(problem).__name__}.{other}")
-
-
-def _check_batch_size(problem: Problem | LazyProblem, batch_size: object) -> int | None:
-    """Refuse more rows than the smallest site has; None is a full gradient."""
-    if batch_size is None:
-        return None
-    batch_size = check_int(batch_size, "batch_size", 1, " Leave it out for full gradients.")
-    smallest = int(problem.sizes.argmin())
-    if batch_size > problem.sizes[smallest]:
-        raise InputError(
-            f"batch_size={batch_size} is larger than the smallest site, {problem.names[smallest]!r} with "
-            f"{problem.sizes[smallest]} rows. Use at most that, or leave it out for full gradients."
-        )
-    return batch_size
 
 
 def _check_participants(problem: Problem | LazyProblem, participants: object) -> int:

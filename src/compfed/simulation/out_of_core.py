@@ -7,7 +7,7 @@ the next participants are read, which is possible because participation is a fun
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -22,15 +22,19 @@ from compfed import sampling as client_sampling
 from compfed._utils.compilation import jit, precision
 from compfed._utils.validation import check_callable, check_int
 from compfed.algorithms.base import Algorithm, PyTree
+from compfed.algorithms.costs import Counts
+from compfed.algorithms.counting import KINDS
 from compfed.errors import Divergence, InputError
-from compfed.monitor import Monitor, Progress, RunOptions
+from compfed.monitor import ClientSeconds, Metric, Monitor, Progress, RunOptions, Schedule
 from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import LazyProblem, Problem
+from compfed.problem_spec import optimality_at
 from compfed.sampling import InclusionProbabilities, Scheme
+from compfed.simulation.clock import CostModel
 from compfed.simulation.columns import evaluate_models
 from compfed.simulation.options import check_options
-from compfed.simulation.simulate import clients_at_once
-from compfed.simulation.xla import Carry, Parameters, ProgramOptions, Sample, compiled, round_of
+from compfed.simulation.simulate import first_counts, mapping_step, static_options
+from compfed.simulation.xla import Carry, Parameters, ProgramOptions, Sample, compiled, round_of, scheduled
 from compfed.trace import Trace
 
 DRAWN_TOGETHER = (
@@ -40,15 +44,17 @@ DRAWN_TOGETHER = (
 
 def simulate_out_of_core(
     problem: LazyProblem, algorithm: Algorithm, rounds: int, *, participants: int, batch_size: int | None = None,
-    sampling: Scheme | None = None, record_every: int = 1, seed: int = 0, x0: ArrayLike | None = None,
-    x_star: ArrayLike | None = None, measure_on: Problem | None = None, resume: Trace | None = None,
-    progress: Progress | None = None,
+    sampling: Scheme | None = None, record_every: int = 1, seed: int = 0, x0: object = None,
+    x_star: ArrayLike | None = None, tol: float | None = None, L: float | None = None, measure_on: Problem | None = None,
+    resume: Trace | None = None, progress: Progress | None = None, columns: Iterable[object] | None = None,
+    metrics: Mapping[str, Metric] | None = None, schedules: Mapping[str, Schedule] | None = None,
+    clock: CostModel | str | None = None,
 ) -> Trace:  # fmt: skip
     """Simulate rounds with only the participants of a round in memory.
 
     The cost of a round does not depend on the number of clients, except under the sampling scheme "proportional" (for unequal
-    weights). Models are those of `simulate` up to rounding. Objective and gradient mapping would take a pass over all clients,
-    so the trace has none; `problem.objective(trace.x)` computes the objective.
+    weights). Models are those of `simulate` up to rounding. Objective and gradient mapping take a pass over all clients at every
+    record, so they are recorded on request: columns=[..., "objective"], or "gradient_mapping" with L=....
 
     Parameters
     ----------
@@ -63,7 +69,7 @@ def simulate_out_of_core(
         columns "subset_objective" and "subset_gradient_mapping".
     resume : Trace, optional
         A trace of `simulate_out_of_core` to continue.
-    batch_size, sampling, record_every, seed, x0, x_star, progress
+    batch_size, sampling, record_every, seed, x0, x_star, tol, L, progress, columns, metrics, schedules, clock
         As in `simulate`.
 
     Returns
@@ -87,7 +93,8 @@ def simulate_out_of_core(
     check_int(participants, "participants", 1, " It is how many clients are in memory at once.")
     run = check_options(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, kind=LazyProblem,
+        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, tol=tol, L=L, columns=columns, metrics=metrics,
+        schedules=schedules, clock=clock, kind=LazyProblem,
     )  # fmt: skip
     check_callable(progress, "progress")
     if measure_on is not None and (not isinstance(measure_on, Problem) or measure_on.d != problem.d):
@@ -95,21 +102,33 @@ def simulate_out_of_core(
         raise InputError(f"measure_on must be {needed}; got {measure_on!r:.80}.")
     problem.members()  # reads a few clients: an error shows before the first round
 
-    evaluate = None if measure_on is None else partial(_subset_columns, measure_on)
-    monitor = Monitor(run, "simulate_out_of_core", evaluate)
+    monitor = Monitor(run, "simulate_out_of_core", partial(_all_clients, problem, mapping_step(run)))
     monitor.provenance["measured_on"] = None if measure_on is None else measure_on.describe()
     with precision(problem.dtype):
-        return _all_rounds(run, problem, monitor, progress)
+        return _all_rounds(run, problem, monitor, progress, measure_on)
+
+
+def _all_clients(problem: LazyProblem, step: float | None, X: np.ndarray) -> dict[str, np.ndarray]:
+    """Objective, and with a step the norm of the gradient mapping, by passes over all clients."""
+    found = {"objective": np.array([problem.objective(x) for x in X])}
+    if step is not None:
+        at = [optimality_at(problem.regulariser, x, 0.0, problem.gradient(x).astype(x.dtype), step) for x in X]
+        found["gradient_mapping"] = np.array([each.norm for each in at])
+    return found
 
 
 def _subset_columns(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"subset_{name}": values for name, values in evaluate_models(problem, X).items()}
+    step = 1.0 / problem.lipschitz
+    return {f"subset_{name}": values for name, values in evaluate_models(problem, X, step).items()}
 
 
-def _all_rounds(run: RunOptions, problem: LazyProblem, monitor: Monitor, progress: Progress | None) -> Trace:
+def _all_rounds(
+    run: RunOptions, problem: LazyProblem, monitor: Monitor, progress: Progress | None, measure_on: Problem | None
+) -> Trace:
     """All rounds of a run: load the participants' states, start the round, read the next rows meanwhile, store the states."""
     cohorts = Cohorts(run, problem)
     params = Parameters(run.algorithm, problem.loss, problem.regulariser, cohorts.key)
+    counts = _CohortCounts(run, monitor)
     server, first = run.algorithm.init(jnp.asarray(run.x0))
     states = ClientStates(first)
     if run.resume is not None and (saved := run.resume.state) is not None:
@@ -118,16 +137,19 @@ def _all_rounds(run: RunOptions, problem: LazyProblem, monitor: Monitor, progres
     carry = Carry(server, None, jnp.zeros((), problem.dtype), jnp.int32(run.start), jnp.int32(0))
 
     def record(r: int, seconds: float) -> None:
-        x = np.asarray(_solution(params, carry.server))
+        at = scheduled(params.algorithm, run.schedules, jnp.int32(max(r - 1, 0)))
+        x = np.asarray(_solution(params._replace(algorithm=at), carry.server))
         columns = {"drift": np.asarray(carry.drift)[None]}
-        monitor.record(np.array([r]), x[None], columns, seconds, int(carry.not_finite))
+        if measure_on is not None:
+            columns |= _subset_columns(measure_on, x[None])
+        monitor.record(np.array([r]), x[None], columns, seconds, int(carry.not_finite), counts.so_far())
 
     def started(cohort: Cohort) -> Carry:
         """The round of a cohort, which the device computes while this process goes on; `clients` are its participants."""
-        at_once = clients_at_once(cohort.rows.A.nbytes, run.batch_size)
-        options = ProgramOptions(run.participants, run.batch_size, at_once, None, cohorts.scheme)
-        before = carry._replace(clients=states.load(cohort.clients))
-        return compiled(_round, "options")(params, cohort.rows, options, before, cohort.sample)
+        options = static_options(run, cohort.rows.A.nbytes)._replace(takes=False)
+        before = carry._replace(clients=states.load(cohort.clients), counts=counts.before(options))
+        clock = counts.seconds_of(cohort.clients)
+        return compiled(_round, "options")(params._replace(clock=clock), cohort.rows, options, before, cohort.sample)
 
     if run.resume is None:
         record(0, 0.0)
@@ -143,6 +165,7 @@ def _all_rounds(run: RunOptions, problem: LazyProblem, monitor: Monitor, progres
         carry, participants = started(cohort), cohort.clients
         cohort = cohorts.of_round(r + 1) if r + 1 < run.last else None
         states.store(participants, carry.clients)
+        counts.add(participants, carry.counts)
         if run.is_recorded(r + 1):  # a method without client states has not waited for the device yet
             jax.block_until_ready(carry)
         seconds += time.perf_counter() - began
@@ -158,6 +181,45 @@ def _all_rounds(run: RunOptions, problem: LazyProblem, monitor: Monitor, progres
     if trace.state is None:
         raise Divergence(trace.provenance["diverged"], trace)
     return replace(trace, state=replace(trace.state, of=of))
+
+
+class _CohortCounts:
+    """The counts of all clients, from those of one cohort after another."""
+
+    def __init__(self, run: RunOptions, monitor: Monitor):
+        n = run.problem.n
+        self.run = run
+        takes = run.counts_participants or monitor.cost.needs_participants
+        calls = run.counts_calls and (monitor.cost.cost.depends_on_data or run.clock is not None)
+        self.taken = np.zeros(n, np.int64) if takes else None
+        self.calls = np.zeros((n, len(KINDS)), np.int64) if calls else None
+        self.server, self.seconds = np.zeros(len(KINDS), np.int64), 0.0
+
+    def before(self, options: ProgramOptions) -> Counts:
+        """The counts with which the program of one round begins."""
+        return first_counts(self.run, options, self.run.participants)
+
+    def seconds_of(self, clients: np.ndarray) -> ClientSeconds | None:
+        """The cost model's seconds of a cohort."""
+        if self.run.clock is None:
+            return None
+        return ClientSeconds(*(of[clients].astype(self.run.problem.dtype) for of in self.run.clock))
+
+    def add(self, clients: np.ndarray, round_: Counts) -> None:
+        """Add the counts of one round of these clients."""
+        if self.taken is not None:
+            self.taken[clients] += 1
+        if self.calls is not None:
+            self.calls[clients] += np.asarray(round_.calls)
+            self.server += np.asarray(round_.server)
+        if self.run.clock is not None:
+            self.seconds += float(np.asarray(round_.clock, float).sum())
+
+    def so_far(self) -> Counts:
+        """The counts as of one record."""
+        server = None if self.calls is None else self.server[None].copy()
+        taken, calls = (None if of is None else of[None].copy() for of in (self.taken, self.calls))
+        return Counts(taken, calls, server, None if self.run.clock is None else np.array([self.seconds]))
 
 
 def _round(params: Parameters, rows: PaddedDataset, options: ProgramOptions, carry: Carry, sample: Sample) -> Carry:

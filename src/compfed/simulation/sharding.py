@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from compfed._utils.arrays import empty_aligned
 from compfed._utils.validation import check_int
 from compfed.algorithms.base import PyTree
+from compfed.algorithms.costs import Counts
 from compfed.errors import InputError
 from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
@@ -29,7 +30,9 @@ from compfed.simulation.xla import Carry, ClientPlaces, Parameters, ProgramOptio
 AXIS = "clients"
 BY_CLIENT = PartitionSpec(AXIS)
 REPLICATED: Any = PartitionSpec()
-OF_CARRY = Carry(REPLICATED, PartitionSpec(None, AXIS), REPLICATED, REPLICATED, REPLICATED)
+OF_CLIENTS: Any = PartitionSpec(None, AXIS)  # behind the axis of members
+OF_COUNTS = Counts(OF_CLIENTS, OF_CLIENTS, REPLICATED, REPLICATED)
+OF_CARRY = Carry(REPLICATED, OF_CLIENTS, REPLICATED, REPLICATED, REPLICATED, OF_COUNTS)
 WAIT = 300  # seconds for all processes to join
 
 
@@ -75,14 +78,17 @@ class ShardedRounds:
             sharding = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
             return jax.make_array_from_callback((len(leaf), len(client), *leaf.shape[2:]), sharding, part)
 
-        clients = jax.tree.map(by_client, start.clients)
-        return _replicated(self.mesh, start._replace(clients=None))._replace(clients=clients)
+        clients, counts = jax.tree.map(by_client, start.clients), start.counts
+        taken, calls = jax.tree.map(by_client, (counts.taken, counts.calls))
+        rest = _replicated(self.mesh, start._replace(clients=None, counts=counts._replace(taken=None, calls=None)))
+        return rest._replace(clients=clients, counts=rest.counts._replace(taken=taken, calls=calls))
 
     def collect(self, carry: Carry) -> Carry:
         """The carry with the states of all clients in the order of the problem's data set, in every process."""
         everywhere = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, REPLICATED))(carry.clients)
         place = np.asarray(self.data.layout.place)
-        return carry._replace(clients=jax.tree.map(lambda leaf: np.asarray(leaf)[:, place], everywhere))
+        clients = jax.tree.map(lambda leaf: np.asarray(leaf)[:, place], everywhere)
+        return carry._replace(clients=clients, counts=Counts())  # the counts are recorded already
 
 
 def _mesh_rounds(

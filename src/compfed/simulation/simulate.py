@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,16 +17,31 @@ from numpy.typing import ArrayLike
 from compfed._utils.compilation import keep_cores_awake, precision
 from compfed._utils.validation import MAX_DENSE_BYTES, check_callable
 from compfed.algorithms.base import Algorithm
+from compfed.algorithms.costs import Counts
+from compfed.algorithms.counting import KINDS
 from compfed.errors import Divergence, InputError
-from compfed.monitor import Columns, Monitor, Progress, RunOptions, first_state
-from compfed.problem.problem import Problem
+from compfed.losses.from_function import FromFunction
+from compfed.monitor import (
+    ClientSeconds,
+    Columns,
+    Metric,
+    Monitor,
+    Progress,
+    RunOptions,
+    Schedule,
+    cost_of,
+    first_state,
+)  # fmt: skip
+from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import InclusionProbabilities, Scheme, inclusion_probabilities, run_key, scheme_in_use
+from compfed.simulation.clock import CostModel
 from compfed.simulation.columns import evaluate_models
 from compfed.simulation.kernels import Storage, choose_kernel, with_storage
-from compfed.simulation.options import check_options, check_tol
+from compfed.simulation.options import check_options
 from compfed.simulation.sharding import GridMembers, ShardedRounds, check_mesh
 from compfed.simulation.xla import (
     BUFFER,
+    COUNTS,
     Carry,
     Measure,
     Parameters,
@@ -52,12 +67,17 @@ def simulate(
     sampling: Scheme | None = None,
     record_every: int = 1,
     seed: int = 0,
-    x0: ArrayLike | None = None,
+    x0: object = None,
     x_star: ArrayLike | None = None,
     tol: float | None = None,
+    L: float | None = None,
     resume: Trace | None = None,
     progress: Progress | None = None,
+    columns: Iterable[object] | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     measure: Measure | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    clock: CostModel | str | None = None,
     storage: Storage = "float32",
     mesh: Mesh | Sequence[object] | None = None,
 ) -> Trace:
@@ -72,7 +92,7 @@ def simulate(
     rounds : int
         Number of communication rounds.
     batch_size : int, optional
-        Rows per local gradient, drawn without replacement; full gradients if left out.
+        Rows per local gradient, drawn without replacement: all rows of a client that has fewer. Full gradients if left out.
     participants : int, optional
         Clients per round, drawn anew for each; all of them if left out.
     sampling : {"proportional", "uniform", "self-normalised"}, optional
@@ -82,20 +102,36 @@ def simulate(
         Record every k-th round, and the last.
     seed : int, default=0
         Seed of mini-batches and participation.
-    x0 : array of shape (d,), optional
-        Start of the method's own variable; zero if left out. The model of round 0 is x0, or prox_tg(x0) for a method that
-        keeps the point before its prox, such as DecoupledProx.
+    x0 : array of shape (d,), pytree or callable, optional
+        Start of the method's own variable. If left out it is zero, or for `losses.from_function` the parameters that the loss
+        was made with. A pytree has the form of these parameters; a callable gets the seed of the run and returns a start. The
+        model of round 0 is x0, or prox_tg(x0) for a method that keeps the point before its prox, such as DecoupledProx.
     x_star : array of shape (d,), optional
         The minimiser, from `solve_pooled`; adds the column "optimality".
     tol : float, optional
         Stop at the first recorded round whose gradient mapping has norm at most `tol`.
+    L : float, optional
+        Lipschitz constant of the gradient of f, by which the gradient mapping is scaled: its step is 1/L. `problem.lipschitz` if
+        left out.
     resume : Trace, optional
         A trace to continue; its rows are kept.
     progress : callable, optional
         Called with (rounds done, rounds in all).
+    columns : list of str, optional
+        The columns of the trace to record (`compfed.trace.COLUMNS`), with ... for the default: all but "participants", and but
+        "gradient_mapping" for a loss whose curvature has no bound, such as a network, where L is estimated by many passes over
+        the rows. It is worked out if it is named, or if `tol` or `L` is given.
+    metrics : dict from names to callables, optional
+        Further columns: functions of the model, in JAX, such as ``{"accuracy": lambda params: ...}`` on rows held out. The
+        argument is the pytree of parameters for `losses.from_function`, else the vector of coefficients.
     measure : callable, optional
         ``measure(loss, g, data, algorithm, server_state, client_states)`` returns a dict of further columns, computed in
         JAX.
+    schedules : dict from names to callables, optional
+        Step sizes that change: ``{"eta": lambda r: 0.1 / (1 + r)}`` gives eta in round r = 0, 1, ..., as if the run were resumed
+        with it.
+    clock : {"hospital", "phone", "datacentre"} or CostModel, optional
+        Adds the column "clock": the simulated seconds of `compfed.simulation.CostModel`.
     storage : {"float32", "bfloat16"}, default="float32"
         On a GPU in float32, "bfloat16" keeps a copy of the rows with 8 bits of precision: half the bytes to read, and a model
         that minimises over the rounded rows.
@@ -124,17 +160,17 @@ def simulate(
     """
     run = check_options(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, tol=None if tol is None else check_tol(tol),
+        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, tol=tol, L=L, columns=columns, metrics=metrics,
+        schedules=schedules, clock=clock,
     )  # fmt: skip
     check_callable(progress, "progress")
     check_callable(measure, "measure")
     if mesh is not None:
-        if measure is not None:
-            raise InputError("measure needs all clients on one device; leave measure or mesh out.")
+        if measure is not None or clock is not None:
+            asked = "measure" if clock is None else "clock"
+            raise InputError(f"{asked} needs all clients on one device; leave {asked} or mesh out.")
         mesh = check_mesh(mesh)
-        if run.tol is None:  # the devices evaluate models together: no process need have all rows
-            run = replace(run, tol=-1.0, step=1.0 / problem.lipschitz)
-    elif measure is None:
+    elif measure is None and clock is None:
         mesh = core_mesh(run)
     return run_compiled(run, progress=progress, measure=measure, storage=storage, mesh=mesh)
 
@@ -149,7 +185,8 @@ def run_compiled(
 ) -> Trace:
     """Run checked options as one program. Raises `Divergence`, which carries the trace so far."""
     problem = rows_of(run)
-    options, probabilities = program_options(run, measure)
+    # the devices of a mesh evaluate models together: no process need have all rows
+    options, probabilities = program_options(run, measure, in_program=mesh is not None)
     monitor = Monitor(run, "simulate")
     with precision(problem.dtype):
         kernel, why = None, "kernels are for one device, and clients are sharded over several"
@@ -163,7 +200,7 @@ def run_compiled(
             monitor.provenance["kernel"] = {"kind": kind, "why": why, "storage": stored}
 
         def evaluate(models: Sequence[np.ndarray]) -> list[Columns]:
-            return [evaluate_models(problem, models[0])]
+            return [evaluate_models(problem, models[0], mapping_step(run))]
 
         params = parameters(run, probabilities)
         carry = all_rounds([run], [monitor], params, options, evaluate, progress=progress, mesh=mesh)
@@ -182,7 +219,7 @@ def all_rounds(
     mesh: Mesh | None = None,
 ) -> Carry:
     """All rounds of one run, or of the `members` of a grid, on this device or with the clients sharded over a mesh."""
-    problem, start = rows_of(runs[0]), first_carry(runs)
+    problem, start = rows_of(runs[0]), first_carry(runs, options)
     if mesh is None:
         more, rounds = ({}, single_rounds) if members is None else (members._asdict(), grid_rounds)
         program = compiled(rounds, "options", *more, grid=members is not None)
@@ -243,18 +280,41 @@ def _record(
     """Record the models of every member, (members, rounds, d), after the rounds that are new to it."""
     new = [m.new_rounds(of, int(bad)) for m, of, bad in zip(monitors, rounds, not_finite, strict=True)]
     fresh = [of[k] for of, k in zip(models, new, strict=True)]
-    more = [{}] * len(new) if "gradient_mapping" in columns else evaluate(fresh)
+    columns = dict(columns)
+    counts: Any = columns.pop(COUNTS)
+    wanted = monitors[0].run.evaluates and "objective" not in columns
+    more = evaluate(fresh) if wanted else [{}] * len(new)
+    back = np.argsort(rows_of(monitors[0].run).order)
     for i, (monitor, k) in enumerate(zip(monitors, new, strict=True)):
         own = {name: values[i][k] for name, values in columns.items()}
-        monitor.record(rounds[i][k], fresh[i], {**own, **more[i]}, seconds, int(not_finite[i]))
+        mine = _counts_of(counts, i, k, back)
+        monitor.record(rounds[i][k], fresh[i], {**own, **more[i]}, seconds, int(not_finite[i]), mine)
 
 
-def clients_at_once(nbytes: int, batch_size: int | None) -> int | None:
+def _counts_of(counts: Counts, member: int, records: np.ndarray, back: np.ndarray) -> Counts:
+    """The counts of one member at some records, with clients in the order of the sites."""
+    mine: Any = Counts(*(None if of is None else np.asarray(of)[member][records] for of in counts))
+    taken, calls = (None if of is None else of[:, back] for of in (mine.taken, mine.calls))
+    return Counts(taken, calls, mine.server, None if mine.clock is None else mine.clock.astype(float).sum(axis=-1))
+
+
+def mapping_step(run: RunOptions) -> float | None:
+    """The step of the gradient mapping, where it is recorded."""
+    return run.step if run.records("gradient_mapping") else None
+
+
+LARGE_MODEL = 2**12  # coefficients
+
+
+def clients_at_once(problem: Problem | LazyProblem, nbytes: int, batch_size: int | None) -> int | None:
     """How many clients to compute side by side, by the bytes of all rows; None for all.
 
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; all of them on other
-    devices, for data that fits the cache anyway, and for mini-batches.
+    devices, for data that fits the cache anyway, and for mini-batches. A large model of a function goes through one client at a
+    time: side by side, each operation has the parameters of each client, which XLA computes slowly for a convolution.
     """
+    if isinstance(problem.loss, FromFunction) and problem.d >= LARGE_MODEL and jax.devices()[0].platform == "cpu":
+        return 1
     everyone = jax.devices()[0].platform != "cpu" or batch_size is not None or nbytes <= SMALL
     return None if everyone else os.cpu_count() or 1
 
@@ -279,12 +339,18 @@ def core_mesh(run: RunOptions, members: int = 1) -> Mesh | None:
     return None
 
 
-def program_options(run: RunOptions, measure: Measure | None) -> tuple[ProgramOptions, InclusionProbabilities | None]:
-    """The static options of a run's program, and the inclusion probabilities where clients are drawn by weight."""
-    problem, k = rows_of(run), run.participants
-    scheme = scheme_in_use(run.sampling, problem.weights, k)
-    at_once = clients_at_once(problem.dataset.A.nbytes, run.batch_size)
-    options = ProgramOptions(k, run.batch_size, at_once, measure, scheme)
+def program_options(
+    run: RunOptions, measure: Measure | None, in_program: bool = False
+) -> tuple[ProgramOptions, InclusionProbabilities | None]:
+    """The static options of a run's program, and the inclusion probabilities where clients are drawn by weight.
+
+    A program that ends a run by its gradient mapping evaluates models itself, and so does one for which `in_program` asks it.
+    """
+    problem = rows_of(run)
+    options = static_options(run, problem.dataset.A.nbytes)._replace(measure=measure)
+    if run.tol is not None or (in_program and run.evaluates):
+        options = options._replace(evaluates=("objective", *["gradient_mapping"] * run.records("gradient_mapping")))
+    scheme, k = options.scheme, options.participants
     if scheme != "proportional":
         return options, None
     found = inclusion_probabilities(problem.weights, k)
@@ -292,19 +358,47 @@ def program_options(run: RunOptions, measure: Measure | None) -> tuple[ProgramOp
     return options, InclusionProbabilities(*(each[problem.order] for each in found))
 
 
+def static_options(run: RunOptions, nbytes: int) -> ProgramOptions:
+    """The options of any program of a run, with so many bytes of rows on the device."""
+    problem, cost, everyone = run.problem, cost_of(run), run.participants == run.problem.n
+    batch = None if run.batch_size is None else min(run.batch_size, int(problem.sizes.max()))
+    return ProgramOptions(
+        run.participants, batch, clients_at_once(problem, nbytes, batch), None,
+        scheme_in_use(run.sampling, problem.weights, run.participants),
+        schedules=run.schedules, ragged=batch is not None and batch > int(problem.sizes.min()),
+        mini_batches_at_once=clients_at_once(problem, nbytes, batch), everyone=everyone,
+        takes=not everyone and (cost.needs_participants or run.counts_participants),
+        calls=run.counts_calls and (cost.cost.depends_on_data or run.clock is not None),
+    )  # fmt: skip
+
+
+def first_counts(run: RunOptions, options: ProgramOptions, n: int) -> Counts:
+    """The counts of n clients before the first round."""
+    return Counts(
+        taken=np.zeros(n, np.int32) if options.takes else None,
+        calls=np.zeros((n, len(KINDS)), np.int32) if options.calls else None,
+        server=np.zeros(len(KINDS), np.int32) if options.calls else None,
+        clock=None if run.clock is None else np.zeros(2, run.problem.dtype),
+    )
+
+
 def parameters(run: RunOptions, probabilities: InclusionProbabilities | None) -> Parameters:
     """The arrays of a run's program."""
-    problem, step = rows_of(run), None if run.tol is None else run.step
-    return Parameters(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), run.tol, step, probabilities)
+    problem, step = rows_of(run), mapping_step(run)
+    clock = None if run.clock is None else ClientSeconds(*(v[problem.order].astype(problem.dtype) for v in run.clock))
+    return Parameters(
+        run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), run.tol, step, probabilities, clock=clock
+    )
 
 
-def first_carry(runs: Sequence[RunOptions]) -> Carry:
+def first_carry(runs: Sequence[RunOptions], options: ProgramOptions) -> Carry:
     """The start of some runs, stacked along a member axis. In NumPy: each small array moves to the device once."""
     server, clients = jax.tree.map(lambda *leaves: np.stack(leaves), *map(first_state, runs))
     problem, count = rows_of(runs[0]), len(runs)
     clients = jax.tree.map(lambda leaf: leaf[:, problem.order], clients)
     drift, r = np.zeros(count, problem.dtype), np.full(count, runs[0].start, np.int32)
-    return Carry(server, clients, drift, r, np.zeros(count, np.int32))  # pyright: ignore[reportArgumentType]  # NumPy's
+    counts = jax.tree.map(lambda leaf: np.stack([leaf] * count), first_counts(runs[0], options, problem.n))
+    return Carry(server, clients, drift, r, np.zeros(count, np.int32), counts)  # pyright: ignore[reportArgumentType]  # NumPy's
 
 
 def rows_of(run: RunOptions) -> Problem:

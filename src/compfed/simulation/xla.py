@@ -18,10 +18,14 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.compilation import jit
+from compfed._utils.records import with_leaf
 from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
-from compfed.algorithms.round import Message, Reply, drive_round, run_round
+from compfed.algorithms.costs import Counts
+from compfed.algorithms.counting import KINDS, OF_ALL, OF_BATCH, SmoothStandIn, counted
+from compfed.algorithms.round import Message, Reply, array_bytes, drive_round, run_round
 from compfed.losses import Loss
-from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch, objectives_and_mappings
+from compfed.monitor import ClientSeconds, Schedule
+from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch, objectives, objectives_and_mappings
 from compfed.problem.padded_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
 from compfed.sampling import InclusionProbabilities, Scheme, client_key, mean_weights, participants
@@ -51,6 +55,13 @@ class ProgramOptions(NamedTuple):
     scheme: Scheme  # of sampling
     kernel: Kernel | None = None  # on a GPU
     axis: str | None = None  # of the mesh over which clients are sharded; None for one device
+    evaluates: tuple[str, ...] = ()  # columns of the objective that the program itself works out
+    schedules: tuple[tuple[str, Schedule], ...] = ()  # of step sizes: the value in round r
+    ragged: bool = False  # whether some clients have fewer rows than a mini-batch
+    mini_batches_at_once: int | None = None  # clients computed side by side; None for all
+    everyone: bool = True  # whether all clients take part in every round
+    takes: bool = False  # whether rounds are counted for each client
+    calls: bool = False  # whether calls are counted, since they depend on data or a clock needs them
 
 
 class Parameters(NamedTuple):
@@ -64,6 +75,7 @@ class Parameters(NamedTuple):
     step: float | None = None
     probabilities: InclusionProbabilities | None = None  # in the order of the data set
     layout: ClientPlaces | None = None  # of clients on a mesh
+    clock: ClientSeconds | None = None  # in the order of the data set
 
 
 class ClientPlaces(NamedTuple):
@@ -82,6 +94,7 @@ class Carry(NamedTuple):
     drift: Array
     r: Array
     not_finite: Array  # the first round whose server state was not finite; 0 for none
+    counts: Counts = Counts()  # without the axis of records
 
 
 class Sample(NamedTuple):
@@ -106,17 +119,44 @@ class _Clients(NamedTuple):
     who: Array | None
     r: Array
 
-    def map(self, exchange: Exchange, d: PyTree, states: PyTree) -> tuple[PyTree, PyTree, Array]:
-        """Updates, new states and local models of the participants, stacked; `states` are those of all clients."""
+    def map(
+        self, exchange: Exchange, d: PyTree, states: PyTree
+    ) -> tuple[tuple[PyTree, PyTree, Array], Array | np.ndarray | None]:
+        """Updates, new states and local models of the participants, stacked, and their calls where these are counted.
+
+        `states` are those of all clients.
+        """
         g, kernel = self.params.g, self.options.kernel
         size = self.params.loss.size(self.data.A.shape[1])
         if kernel is not None and kernel.kind != "one pass":
             h, d = for_kernels(g, size), widened(d, size)
             update: ClientUpdate = lambda f, c, key: exchange.client_update(f, h, d, c, key)  # noqa: E731
             done = self._in_kernels if isinstance(self.rows, list) else self._in_fetching_kernel
-            return narrowed(done(update, states, size), size)
-        update = lambda f, c, key: exchange.client_update(f, g, d, c, key)  # noqa: E731
-        return (self._full_gradients if self.options.batch_size is None else self._mini_batches)(update, states)
+            return narrowed(done(update, states, size), size), self._fixed_calls(exchange, d, states)
+        visit = self._full_gradients if self.options.batch_size is None else self._mini_batches
+        if not self.options.calls:
+            update = lambda f, c, key: exchange.client_update(f, g, d, c, key)  # noqa: E731
+            return visit(update, states), None
+        count = counted(lambda f, g, c, key: exchange.client_update(f, g, d, c, key))
+        return visit(lambda f, c, key: count(f, g, c, key), states)
+
+    def _fixed_calls(self, exchange: Exchange, d: PyTree, states: PyTree) -> np.ndarray | None:
+        """The calls of an update that runs in a kernel, where all loops have a fixed length."""
+        if not self.options.calls:
+            return None
+        c = jax.tree.map(lambda leaf: leaf[0], states)
+        count = counted(lambda f, g, c, key: exchange.client_update(f, g, d, c, key))
+        calls = count(SmoothStandIn(), self.params.g, c, self.params.key)[1]
+        return np.broadcast_to(calls, (len(self.data.weight) if self.who is None else len(self.who), len(KINDS)))
+
+    def finish(self, d: PyTree, states: PyTree) -> tuple[PyTree, Array | None]:
+        """The participants' states once they have the result of their round, and their calls where these are counted."""
+        a, g = self.params.algorithm, self.params.g
+        if not self.options.calls:
+            return jax.vmap(lambda c: a.finish_round(g, d, c))(states), None
+        count = counted(lambda f, g, c: a.finish_round(g, d, c))
+        found, calls = jax.vmap(lambda _, c: count(None, g, c))(self._positions(), states)
+        return found, jnp.broadcast_to(calls, (len(self._positions()), len(KINDS)))
 
     def store(self, states: PyTree, new: PyTree) -> PyTree:
         """The states of all clients, with the participants' new ones."""
@@ -130,17 +170,25 @@ class _Clients(NamedTuple):
 
     def _mini_batches(self, update: ClientUpdate, states: PyTree) -> PyTree:
         """All participants at once: rows are gathered by number, so no client's data is copied."""
-        data, size = self.data, self.options.batch_size
+        data, size, ragged, at_once = (
+            self.data,
+            self.options.batch_size,
+            self.options.ragged,
+            self.options.mini_batches_at_once,
+        )
         capacity = max(rows for _, rows in data.buckets)
         assert size is not None
 
         def one(i: Array, c: PyTree) -> PyTree:
             m = data.size[i].astype(jnp.int32)
-            f = MiniBatch(self.params.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
+            f = MiniBatch(self.params.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size, ragged)
             return update(f, c, self._key(data.ids[i]))
 
         who = self._positions()
-        return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], states))
+        mine = who, jax.tree.map(lambda leaf: leaf[who], states)
+        if at_once is None:
+            return jax.vmap(one)(*mine)
+        return jax.lax.map(lambda client: one(*client), mine, batch_size=None if at_once == 1 else at_once)
 
     def _full_gradients(self, update: ClientUpdate, states: PyTree) -> PyTree:
         """Bucket by bucket; the results of clients that do not take part are dropped at the end."""
@@ -242,8 +290,10 @@ def round_of(
     recorded: Array | bool = True,
 ) -> Carry:  # fmt: skip
     """Run one round of the clients of a sample; the drift is needed only if the round is `recorded`."""
+    params = params._replace(algorithm=scheduled(params.algorithm, options.schedules, carry.r))
     a, g = params.algorithm, params.g
     size = params.loss.size(data.A.shape[1])
+    count = _Count(options, params, data, sample)
     here = _Clients(params, data, options, rows, sample.who, carry.r)
     clients: PyTree = carry.clients
     participants: PyTree = None  # their states
@@ -253,19 +303,110 @@ def round_of(
         nonlocal clients, participants, local
         exchange, d = message
         if exchange is None:
-            participants = jax.vmap(lambda c: a.finish_round(g, d, c))(participants)
+            participants, calls = here.finish(d, participants)
+            count.exchange(calls, d, None)
             clients = here.store(clients, participants)
             return None
-        u, participants, local = here.map(exchange, d, clients)
+        (u, participants, local), calls = here.map(exchange, d, clients)
+        count.exchange(calls, d, u)
         clients = here.store(clients, participants)
         full = jax.vmap(lambda u: dense(u, size))(u)
         mean = jax.tree.map(lambda leaf: jnp.tensordot(sample.mean_weights, leaf, 1), full)
         return _over_devices(options, mean), sample.weight
 
-    server = drive_round(run_round(a, g, carry.server), reply_to)
+    stages: Any = _CountedServer(a, count.server) if options.calls else a
+    server = drive_round(run_round(stages, g, carry.server), reply_to)
     finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
     not_finite = jnp.where((carry.not_finite == 0) & ~finite, carry.r + 1, carry.not_finite)
-    return Carry(server, clients, _drift(options, sample.p, local, recorded), carry.r + 1, not_finite)
+    drift = _drift(options, sample.p, local, recorded)
+    return Carry(server, clients, drift, carry.r + 1, not_finite, count.added_to(carry.counts))
+
+
+def scheduled(algorithm: Algorithm, schedules: tuple[tuple[str, Schedule], ...], r: Array) -> Algorithm:
+    """The algorithm with the step sizes of round r."""
+    for name, value in schedules:
+        algorithm = with_leaf(algorithm, name, value(r))
+    return algorithm
+
+
+class _Count:
+    """What is counted in one round."""
+
+    def __init__(self, options: ProgramOptions, params: Parameters, data: PaddedDataset, sample: Sample):
+        self.options, self.params, self.data, self.who = options, params, data, sample.who
+        n = len(data.weight) if sample.who is None else len(sample.who)
+        self.calls: Array = jnp.zeros((n, len(KINDS)), jnp.int32)
+        self.server: list[Any] = []
+        self.seconds: Any = 0.0
+
+    def exchange(self, calls: Any, d: PyTree, u: PyTree | None) -> None:
+        """One exchange: the participants' calls, what they received, and what they sent, stacked (None for nothing)."""
+        if not self.options.calls:
+            return
+        assert calls is not None
+        self.calls = self.calls + jnp.asarray(calls, jnp.int32)
+        clock = self.params.clock
+        if clock is None or (u is None and self.options.everyone):  # the broadcast of the next round ends this one
+            return
+        mine = jax.tree.map(lambda leaf: jnp.asarray(leaf) if self.who is None else jnp.asarray(leaf)[self.who], clock)
+        size = self.data.size if self.who is None else self.data.size[self.who]
+        batch = size if self.options.batch_size is None else jnp.minimum(size, self.options.batch_size)
+        up = 0 if u is None else array_bytes([u]) // len(size)
+        calls = jnp.asarray(calls)
+        rows = calls[:, OF_BATCH].sum(1) * batch + calls[:, OF_ALL].sum(1) * size
+        each = mine.latency + array_bytes([d]) * mine.byte_down + up * mine.byte_up + rows * mine.row
+        self.seconds = self.seconds + each.max()  # the server waits for the slowest
+
+    def added_to(self, counts: Counts) -> Counts:
+        """The counts with those of this round."""
+
+        def of_clients(total: Any, more: Any) -> Any:
+            return total + more if self.who is None else total.at[self.who].add(more)
+
+        if counts.taken is not None:
+            counts = counts._replace(taken=of_clients(counts.taken, 1))
+        if counts.calls is not None:
+            counts = counts._replace(calls=of_clients(counts.calls, self.calls))
+        if counts.server is not None:
+            counts = counts._replace(server=counts.server + sum(jnp.asarray(calls, jnp.int32) for calls in self.server))
+        if counts.clock is not None:
+            counts = counts._replace(clock=_added(counts.clock, self.seconds))
+        return counts
+
+
+def _added(total: Array, more: Array) -> Array:
+    """A sum of two numbers that keeps what rounding takes away: (sum, rest)."""
+    s = total[0] + (more + total[1])
+    return jnp.stack([s, (more + total[1]) - (s - total[0])])
+
+
+class _CountedServer:
+    """An algorithm, or one exchange of it, whose server counts its calls: all but those of the message that ends a round."""
+
+    def __init__(self, algorithm: Algorithm, calls: list[Any], exchange: Any = None):
+        self._algorithm, self._calls, self._exchange = algorithm, calls, algorithm if exchange is None else exchange
+
+    @property
+    def exchanges(self) -> tuple[_CountedServer, ...]:
+        return tuple(_CountedServer(self._algorithm, self._calls, exchange) for exchange in self._algorithm.exchanges)
+
+    def finishes_rounds(self) -> bool:
+        return self._algorithm.finishes_rounds()
+
+    def client_update(self, *args: Any) -> Any:
+        return self._exchange.client_update(*args)
+
+    def broadcast(self, g: Regulariser, s: PyTree) -> PyTree:
+        found, calls = counted(lambda f, g, s: self._exchange.broadcast(g, s))(None, g, s)
+        if len(self._calls) < 2 * len(self._algorithm.exchanges):  # else it ends the round, and opens the next one
+            self._calls.append(calls)
+        return found
+
+    def server_update(self, g: Regulariser, s: PyTree, mean: PyTree, weight: Array) -> PyTree:
+        stage = counted(lambda f, g, s, mean, weight: self._exchange.server_update(g, s, mean, weight))
+        found, calls = stage(None, g, s, mean, weight)
+        self._calls.append(calls)
+        return found
 
 
 def _over_devices(options: ProgramOptions, value: PyTree) -> PyTree:
@@ -330,25 +471,43 @@ def _sample_on_device(params: Parameters, data: PaddedDataset, options: ProgramO
 
 # --- all rounds ---
 
-Evaluated = tuple[Array, dict[str, Array]]  # the model, and its columns
+Evaluated = tuple[Array, dict[str, Any]]  # the model, and its columns
+COUNTS = "counts"  # beside the columns, the `Counts` so far
 ForAll = Callable[[Callable[..., Any]], Callable[..., Any]]  # from one member to all; see `_rounds`
 BUFFER = 64  # recorded rounds that a program holds before it returns them
+
+
+def _of_all_clients(counts: Counts, params: Parameters, options: ProgramOptions) -> Counts:
+    """The counts with those of the clients of all devices, in the order of the data set."""
+    if options.axis is None:
+        return counts
+    layout = params.layout
+    assert layout is not None
+
+    def gathered(mine: Array | None) -> Array | None:
+        return None if mine is None else jax.lax.all_gather(mine, options.axis, tiled=True)[layout.place]
+
+    return counts._replace(taken=gathered(counts.taken), calls=gathered(counts.calls))
 
 
 def _evaluate(params: Parameters, data: PaddedDataset, options: ProgramOptions, carry: Carry) -> Evaluated:
     """The model of a run, and the columns that only the program can compute."""
     server = carry.server
-    x, columns = params.algorithm.solution(params.g, server), {"drift": carry.drift}
+    algorithm = scheduled(params.algorithm, options.schedules, jnp.maximum(carry.r - 1, 0))  # that of the last round
+    x, columns = algorithm.solution(params.g, server), {"drift": carry.drift}
     # the weights give the number of clients, where these have no state
-    c = jax.vmap(lambda _, c: params.algorithm.correction(server, c))(data.weight, carry.clients)
+    c = jax.vmap(lambda _, c: algorithm.correction(server, c))(data.weight, carry.clients)
     if c is not None:
         columns["correction"] = jnp.linalg.norm(_over_devices(options, data.weight @ c))
     if options.measure is not None:
-        found = options.measure(params.loss, params.g, data, params.algorithm, server, carry.clients)
+        found = options.measure(params.loss, params.g, data, algorithm, server, carry.clients)
         columns |= {name: jnp.asarray(value) for name, value in own_columns(found).items()}
-    if params.tol is not None:
+    if "gradient_mapping" in options.evaluates:
         F, mapping = objectives_and_mappings(params.loss, params.g, data, x[None], params.step, options.axis)
         columns |= {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
+    elif options.evaluates:
+        columns["objective"] = objectives(params.loss, params.g, data, x[None], options.axis)[0]
+    columns[COUNTS] = _of_all_clients(carry.counts, params, options)
     return x, columns
 
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from compfed._utils.compilation import jit, precision
 from compfed.algorithms.base import Algorithm, PyTree
+from compfed.algorithms.costs import cost_of_a_round
+from compfed.algorithms.counting import KINDS, Uncountable, counted
 from compfed.algorithms.round import ExchangeMessages, message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import digest, named, unnamed
@@ -34,6 +36,8 @@ class ClientState(NamedTuple):
     c: Any
     pending: bool = False  # it sent an update and has not received the result of that round
     local: Any = None  # the local model at the end of its last round, for the record
+    # calls of its loss and regulariser in this run, of each of `counting.KINDS`; kept at the site where they depend on its rows
+    calls: np.ndarray = np.zeros(len(KINDS), np.int64)
 
 
 class ClientMemory:
@@ -56,10 +60,15 @@ class ClientMemory:
             key = client_key(run_key(run_spec.seed), r, self.rows.number)
             rows = self.rows.on_device(run_spec.objective)
             rule = None if self.policy is None else self._rule(run_spec.objective, self.policy)
-            u, c, z = _client(
+            batch_size = run_spec.batch_size
+            ragged = batch_size is not None and batch_size > len(self.rows.labels)
+            counting = _has_to_count(run_spec)
+            (u, c, z), calls = _client(
                 exchange,
-                run_spec.batch_size,
+                batch_size,
                 run_spec.capacity,
+                ragged,
+                counting,
                 a,
                 run_spec.objective.loss,
                 g,
@@ -71,7 +80,8 @@ class ClientMemory:
             )
             if rule is not None and not (finite(u) and finite(c)):
                 raise InputError(f"site {self.rows.name!r} refuses LocalUpdate: {DIVERGED}.")
-            self._keep(run_spec, ClientState(c, pending=exchange == len(a.exchanges) - 1, local=z))
+            calls = state.calls if calls is None else state.calls + np.asarray(calls)
+            self._keep(run_spec, ClientState(c, pending=exchange == len(a.exchanges) - 1, local=z, calls=calls))
             return LocalUpdate.Reply(named(u), finite(c))
 
     def _rule(self, objective: ObjectiveSpec, policy: DisclosurePolicy) -> tuple[EffectiveRows, np.ndarray]:
@@ -88,7 +98,7 @@ class ClientMemory:
             state = self._recalled(run_spec, query.r + 1)
             down = unnamed(query.d, _shapes(run_spec)[0].broadcast)
             c = close(run_spec.algorithm, run_spec.regulariser, down, state.c)
-            self._keep(run_spec, ClientState(c, False, state.local))
+            self._keep(run_spec, ClientState(c, False, state.local, state.calls))
             return FinishRound.Reply(finite(c))
 
     def remember(self, run_spec: RunSpec, c: PyTree, pending: bool = False) -> None:
@@ -130,17 +140,31 @@ def finite(tree: Any) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
+def _has_to_count(run_spec: RunSpec) -> bool:
+    """Whether the calls of the algorithm depend on data, and can be counted."""
+    x0 = run_spec.x0
+    try:
+        cost = cost_of_a_round(run_spec.algorithm, x0.size, x0.dtype, run_spec.everyone, run_spec.regulariser)
+    except Uncountable:
+        return False
+    return cost.calls is None
+
+
 # --- the stages of a round at a site, each compiled on its own ---
 
 close = jit(lambda a, g, d, c: a.finish_round(g, d, c))
 
 
-@jit(static_argnames=("exchange", "batch_size", "capacity"))
-def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key, guard=None):
+@jit(static_argnames=("exchange", "batch_size", "capacity", "ragged", "counting"))
+def _client(exchange, batch_size, capacity, ragged, counting, a: Algorithm, loss, g, rows, d, c, key, guard=None):
+    """(update, client state, local model), and the calls of loss and regulariser where they depend on data."""
     A, y, q, size = rows
     f = FullGradient(loss, A, y, q)
     if batch_size is not None:
-        f = MiniBatch(loss, A, y, q, jnp.int32(0), size, capacity, batch_size)
+        f = MiniBatch(loss, A, y, q, jnp.int32(0), size, capacity, batch_size, ragged)
     if guard is not None:
         f = GuardedLoss(f, loss, A, y, *guard)
-    return a.exchanges[exchange].client_update(f, g, d, c, key)
+    update = a.exchanges[exchange].client_update
+    if not counting:
+        return update(f, g, d, c, key), None
+    return counted(lambda f, g, d, c, key: update(f, g, d, c, key))(f, g, d, c, key)

@@ -54,8 +54,8 @@ def _without_floor(traces: Traces) -> Figure:
         Curve("variance-reduced, b = 20", reduced, 4),  # lies on the one before
     ]
     error = [np.median([t["optimality"][-1] for t in runs]) for runs in (plain, reduced)]
-    rows = [runs[0]["gradient_rows"][-1] / rounds for runs in (plain, reduced, full)]
-    against_rows = Panel("Against rows read", lines, x="gradient_rows", legend=None, log_x=True)
+    rows = [runs[0]["rows"][-1] / rounds for runs in (plain, reduced, full)]
+    against_rows = Panel("Against rows read", lines, x="rows", legend=None, log_x=True)
     caption = (
         "Beyond the paper: the floor of Figure 1, right, is the noise of the mini-batches, and it can be taken away. In "
         "VarianceReducedDecoupledProx a client takes one full gradient when a round starts and corrects every mini-batch "
