@@ -314,10 +314,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "record_every zero": (lambda: run(record_every=0), r"record_every=0 must be a whole number >= 1"),
     "negative seed": (lambda: run(seed=-1), r"seed=-1 must be a whole number >= 0"),
     "batch size zero": (lambda: run(batch_size=0), r"batch_size=0 must be a whole number >= 1\. Leave it out for full"),
-    "a batch larger than a site": (
-        lambda: run(problem=problem(sites=from_arrays([X, X[:2]], [Y, Y[:2]], names=["a", "b"])), batch_size=3),
-        r"batch_size=3 is larger than the smallest site, 'b' with 2 rows\. Use at most that, or leave it out",
-    ),
     "too many participants": (lambda: run(participants=3), r"participants=3 is more than the 2 clients there are"),
     "no participants": (lambda: run(participants=0), r"participants=0 must be a whole number >= 1"),
     "an unknown scheme of sampling": (

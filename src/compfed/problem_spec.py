@@ -143,8 +143,10 @@ def check_site_weights(weights: npt.ArrayLike | None, n: int) -> np.ndarray:
 def check_lipschitz(L: float, g: Regulariser) -> float:
     """L, if steps of length 1/L can be taken: it is a positive number, and the prox of g allows that length."""
     if not 0 < L < np.inf:
-        why = "its features are all zero, or so large that their squares overflow"
-        raise InputError(f"the gradient of this problem has Lipschitz constant {L}: {why}. Rescale them.")
+        why = "its features are all zero, or so large that their squares overflow, or the loss is flat where it was looked at"
+        raise InputError(
+            f"the gradient of this problem has Lipschitz constant {L}: {why}. Rescale the features, or give a constant, L=..."
+        )
     limit = float(largest_step(g))
     if limit <= 1.0 / L:
         steps = f"its prox needs steps below {limit:.3g}, and here 1/L = {1.0 / L:.3g}"

@@ -120,6 +120,14 @@ class Trace:
             raise InputError(f"this trace has no column {column!r}; it has {', '.join(self.columns)}.{hint}")
         return self.columns[column]
 
+    def __repr__(self) -> str:
+        name = self.provenance.get("algorithm", {}).get("name", "unknown method")
+        last = {c: f"{self[c][-1]:.3g}" for c in ("objective", "optimality", "gradient_mapping") if c in self}
+        ends = "".join(f", {name} {value}" for name, value in last.items()) if len(self) else ""
+        diverged = ", diverged" if "diverged" in self.provenance else ""
+        rounds = f"{int(self['round'][-1])} rounds" if len(self) else "no rounds"
+        return f"Trace({name}, {rounds}, {len(self)} rows of {len(self.columns)} columns, {self.x.size} coefficients{ends}{diverged})"
+
     def __contains__(self, column: str) -> bool:
         return column in self.columns
 
@@ -215,7 +223,9 @@ def _read(head: object, arrays: dict[str, np.ndarray]) -> Trace:
     columns = {name: arrays[f"column/{name}"] for name in head["columns"]}
     if "round" not in columns:
         raise KeyError("round")
-    own = [values for name, values in columns.items() if name in COLUMNS]  # a user's may have several numbers in a row
+    own = [
+        values for name, values in columns.items() if name in COLUMNS and name != "participants"
+    ]  # a user's may have several numbers in a row
     if any(values.ndim != 1 for values in own) or len({values.shape[:1] for values in columns.values()}) > 1:
         raise ValueError("its columns are of different lengths")
     return Trace(columns, arrays["x"], head["provenance"], None if head["rounds"] is None else _state(head, arrays))

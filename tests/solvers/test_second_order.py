@@ -404,3 +404,18 @@ def test_rounds_of_a_lasso_with_more_columns_than_rows(seed):
     expected: Any = Lasso(alpha=0.01, tol=1e-14, max_iter=1_000_000).fit(X, y)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-8)
     assert model.n_rounds_ <= 5
+
+
+@pytest.mark.parametrize("solver", [ProximalNewton(), ProximalBFGS(eta=1 / SMOOTH.lipschitz)], ids=["Newton", "BFGS"])
+def test_a_solver_counts_what_the_sites_are_asked_for(solver):
+    """Each query asks for a value and a gradient, and some for a Hessian: every one of them is a pass over a site's rows."""
+    federation = Listening(SMOOTH.sites)
+    trace = cf.solve_federated(
+        SMOOTH, solver, x0=np.ones(D), scale=1.0, tol=0.0, max_rounds=6, federation=federation
+    ).trace
+    asked = federation.queries[1:]  # the start is evaluated with the bounds, before the search
+    hessians = sum(query.coords is not None and len(query.coords) > 0 for query in asked)
+    counts = [trace[name][-1] for name in ("gradients", "values", "hessians", "exchanges", "hvps", "client_proxes")]
+    assert counts == [len(asked), len(asked), hessians, len(asked), 0, 0]
+    assert trace["rows"][-1] == (2 * len(asked) + hessians) * np.mean(SMOOTH.sizes)
+    assert (hessians > 0) == isinstance(solver, ProximalNewton)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from compfed._utils.validation import check_int, check_positive
+from compfed._utils.validation import check_int, check_numbers, check_positive
 from compfed.algorithms.base import Algorithm, Bounds
 from compfed.algorithms.registry import find
 from compfed.errors import InputError
@@ -21,20 +22,34 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=Algorithm)
 
 
-def lipschitz_bounds(problem: Problem, tau: int, at: ArrayLike | None = None) -> Bounds:
-    """The bounds a server would know: the L_i of the sites, or their curvature at a model where the loss has no bound."""
+def lipschitz_bounds(problem: Problem, tau: int, at: ArrayLike | None = None, L: ArrayLike | None = None) -> Bounds:
+    """The bounds a server would know: the L_i of the sites, or those given, or their curvature at a model."""
+    if L is not None:
+        given = check_numbers(L, "L")
+        if given.shape not in ((), (problem.n,)) or not (np.isfinite(given).all() and (given > 0).all()):
+            raise InputError(f"L={L!r:.80} must be a finite number > 0, or one for each of the {problem.n} sites.")
+        each = np.broadcast_to(given, problem.n)
+        check_lipschitz(float(problem.weights @ each), problem.regulariser)
+        return Bounds.of(each, problem.weights, problem.strong_convexity, tau, problem.d)
     if not hasattr(problem, "client_lipschitz"):
         subset = ", such as some clients of it: problem.subset(range(100))" if hasattr(problem, "subset") else ""
         raise InputError(f"step sizes need a compfed.Problem{subset}; got {type(problem).__name__}.")
-    bounded = at is None or problem.loss.curvature is not None
-    L = problem.client_lipschitz if bounded or at is None else problem.curvature_at(at)[1]
-    check_lipschitz(float(problem.weights @ L), problem.regulariser)
-    return Bounds.of(L, problem.weights, problem.strong_convexity, tau, problem.d)
+    bounded = problem.loss.curvature is not None
+    if not bounded and at is None:
+        raise InputError(
+            f"the curvature of {type(problem.loss).__name__} has no bound, so no step is safe everywhere. Give L=..., a bound on the "
+            "curvature of every f_i where the run will go, or at=x for steps that suit the neighbourhood of a model x, or set "
+            "the steps yourself."
+        )
+    found = problem.client_lipschitz if bounded or at is None else problem.curvature_at(at)[1]
+    check_lipschitz(float(problem.weights @ found), problem.regulariser)
+    return Bounds.of(found, problem.weights, problem.strong_convexity, tau, problem.d)
 
 
 def default_steps(
-    algorithm: str | type[A], problem: Problem, tau: int = 5, scale: float = 1.0, at: ArrayLike | None = None
-) -> A:
+    algorithm: str | type[A], problem: Problem, tau: int = 5, scale: float = 1.0, at: ArrayLike | None = None,
+    L: ArrayLike | None = None,
+) -> A:  # fmt: skip
     """An algorithm with step sizes from the Lipschitz bounds of a problem.
 
     For instance eta = min(1, 4 / tau) / max_i L_i for the drift-corrected methods; each method has its own rule.
@@ -50,7 +65,10 @@ def default_steps(
     scale : float, default=1.0
         Multiplies the main step.
     at : array of shape (d,), optional
-        For a loss whose curvature has no bound (Poisson, `from_function`): the steps suit the neighbourhood of this model.
+        For a loss whose curvature has no bound (Poisson, `from_function`): the steps suit the neighbourhood of this model, and
+        follow from an estimate of the curvature there.
+    L : float or array of shape (n,), optional
+        A bound on the curvature of every f_i, or one for each site, in place of what the problem knows.
 
     Returns
     -------
@@ -60,7 +78,7 @@ def default_steps(
     Raises
     ------
     InputError
-        The method has no rule for its steps, or the loss has no bound and `at` is missing.
+        The method has no rule for its steps, or the loss has no bound and both `at` and `L` are missing.
 
     Examples
     --------
@@ -74,7 +92,7 @@ def default_steps(
     """
     check_int(tau, "tau", 1)
     check_positive(scale, "scale")
-    bounds = lipschitz_bounds(problem, tau, at)
+    bounds = lipschitz_bounds(problem, tau, at, L)
     method = find(algorithm) if isinstance(algorithm, str) else algorithm
     if not (isinstance(method, type) and issubclass(method, Algorithm)):
         raise InputError(f"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got {method!r}.")

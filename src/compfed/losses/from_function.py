@@ -84,6 +84,21 @@ class FromFunction(Loss):
             raise InputError(f"x has shape {np.shape(x)}; the parameters are {self.model.start.size} numbers in a row.")
         return self.model.unravel(x if isinstance(x, Array) else np.asarray(x))
 
+    def ravelled(self, x: Any, name: str = "x") -> Any:
+        """The flat model of a pytree of parameters; anything that is one array or a list of numbers is left as it is."""
+        structure, shapes = self.model.structure, self.model.shapes
+        if isinstance(x, np.ndarray | Array) or (isinstance(x, list) and all(np.ndim(leaf) == 0 for leaf in x)):
+            return x
+        leaves, given = jax.tree.flatten(x)
+        if given != structure or [np.shape(leaf) for leaf in leaves] != shapes:
+            got = jax.tree.unflatten(given, [np.shape(leaf) for leaf in leaves])
+            needed = jax.tree.unflatten(structure, shapes)
+            raise InputError(
+                f"{name} is not a pytree of this loss's parameters: its shapes are {got!s:.120}; they must be {needed!s:.120}, or "
+                f"one array of shape ({self.model.start.size},)."
+            )
+        return np.concatenate([np.asarray(leaf).ravel() for leaf in leaves])
+
     @_also_for_numpy
     def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         return jax.vmap(self.model.function, (None, 0, 0))(self.model.unravel(x), A, y)
@@ -139,9 +154,10 @@ def from_function(
     Parameters
     ----------
     function : callable
-        Takes the parameters, the features a of one row and its label y, and returns a number.
+        Takes the parameters, the features a of one row (shape (width,)) and its label y, and returns a number. It is
+        mapped over the rows.
     params : pytree of arrays
-        Dicts, lists and arrays. They give the shape of the model and the point where a run starts.
+        Dicts, lists and arrays. They give the shape of the model and the point where a run starts, unless it is given x0=....
     ridge : float, default=0.0
         Adds (ridge / 2) ||x||^2 to the loss of every site.
 
@@ -167,4 +183,12 @@ def from_function(
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"params must be a pytree of arrays of numbers: {error}") from None
+        way_out = ""
+        if any(
+            callable(leaf) for leaf in jax.tree.leaves(params)
+        ):  # a module of equinox has its functions among its leaves
+            way_out = (
+                " Take the arrays out of a module: params, static = eqx.partition(model, eqx.is_array), and call "
+                "eqx.combine(params, static) in the function."
+            )
+        raise InputError(f"params must be a pytree of arrays of numbers: {error}.{way_out}") from None

@@ -18,6 +18,7 @@ from compfed._utils.validation import check_numbers, check_positive
 from compfed.data import LazySites, Sites, lazy_sites
 from compfed.errors import InputError
 from compfed.losses import Loss
+from compfed.losses.from_function import FromFunction
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
 from compfed.problem.local_loss import client_gradients, curvatures, gradients, objectives_and_mappings
 from compfed.problem.padded_dataset import PaddedDataset, check_finite, pad_clients, pad_sites
@@ -66,8 +67,13 @@ class _WithRows(ProblemSpec):
         try:
             with precision(self.dtype):
                 found = jax.eval_shape(self.loss.values, self.start, A, y).shape
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{type(self.loss).__name__} does not work with {self.width} features: {error}") from error
+        except InputError:
+            raise
+        except Exception as error:  # a function of the user's may raise anything
+            row = (
+                f"one row of {self.width} features" if isinstance(self.loss, FromFunction) else f"{self.width} features"
+            )
+            raise InputError(f"{type(self.loss).__name__} does not work with {row}: {error}") from error
         if found != y.shape[:1]:
             raise InputError(f"{type(self.loss).__name__} gives shape {found[1:]} for a row; it must give one number.")
 
@@ -80,8 +86,10 @@ class _WithRows(ProblemSpec):
         """One sum over the rows of each site, by which it is recognised; NaN for clients that are not read."""
         return self.sites.fingerprints
 
-    def point(self, x: npt.ArrayLike, name: str = "x") -> np.ndarray:
-        """x as a vector of this problem, checked and copied."""
+    def point(self, x: Any, name: str = "x") -> np.ndarray:
+        """x as a vector of this problem, checked and copied; for `losses.from_function` also a pytree of its parameters."""
+        if isinstance(self.loss, FromFunction):
+            x = self.loss.ravelled(x, name)
         array = np.array(check_numbers(x, name, self.dtype))
         if array.shape != (self.d,):
             need = f"this problem has {self.d} coefficients: shape ({self.d},)"

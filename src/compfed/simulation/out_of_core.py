@@ -293,7 +293,7 @@ class ClientStates:
 
     def __init__(self, first: PyTree, of: np.ndarray | None = None, leaves: Sequence[np.ndarray] = ()):
         initial, self.structure = jax.tree.flatten(first)
-        self.initial = [np.asarray(leaf) for leaf in initial]
+        self.initial = [np.array(leaf) for leaf in initial]  # copies, to write to: JAX's arrays are read-only
         self.row_of: dict[int, int] = {}  # of each client that has taken part
         self.rows = [leaf[None] for leaf in self.initial]  # rows that nobody has yet are the initial state
         if of is not None:  # the result of `saved`

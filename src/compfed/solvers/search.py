@@ -90,6 +90,7 @@ class Search:
         self.step = start.certificate_step(spec)
         self.rule = StoppingRule(self.spec, options.tol * start.scale, self.step)
         self.solution: FederatedSolution | None = None
+        self.evaluations = self.hessians = 0  # at the trials of this search
         self.cost, self.norm = Communication(), np.inf  # the norm is that at the point that was accepted last
         self.eager = not spec.loss_is_quadratic  # ask before there is a rate
         self.sharing: HessianSharing | None = None
@@ -134,8 +135,14 @@ class Search:
         H = self.state.kept.get("H")
         return H if H is not None and len(H) == self.spec.d else None
 
-    def observe(self, at: Evaluated, cost: Communication, held_out: HeldOutSum | None = None) -> None:
-        """Take the evaluation of the trial: accept or reject it, and propose the next one or end."""
+    def observe(
+        self, at: Evaluated, cost: Communication, held_out: HeldOutSum | None = None, asked: bool = False
+    ) -> None:
+        """Take the evaluation of the trial: accept or reject it, and propose the next one or end.
+
+        `asked` says whether its Hessian was worked out at the sites, not taken from another search.
+        """
+        self.evaluations, self.hessians = self.evaluations + 1, self.hessians + int(asked)
         before = self.state.at
         if self.sharing is not None and before.value < OUTSIDE_DOMAIN:
             self.pairs = [*self.pairs[1 - PAIRS :], (at.x - before.x, at.gradient - before.gradient)]
@@ -201,7 +208,8 @@ class Search:
         self.rule.observe(at, point.objective, point.norm)
         cost, seconds = self.cost, time.perf_counter() - self._began
         used = float(np.count_nonzero(at.x))
-        row = cost.rounds, point.objective, point.norm, used, cost.bytes_up, cost.bytes_down, seconds
+        work = self.evaluations, self.hessians
+        row = cost.rounds, point.objective, point.norm, used, cost.bytes_up, cost.bytes_down, *work, seconds
         self._rows.append(row)
 
     def _end(self, stop: Stop) -> None:
@@ -228,13 +236,15 @@ class Search:
         )
 
     def _trace(self, at: Evaluated) -> Trace:
-        rounds, objective, norm, nonzeros, up, down, seconds = np.array(self._rows, float).T
+        rounds, objective, norm, nonzeros, up, down, evaluations, hessians, seconds = np.array(self._rows, float).T
         vector, zero = 8 * at.x.size, np.zeros_like(rounds)
+        passes = 2 * evaluations + hessians  # of a site over its rows: for a value, a gradient, a Hessian
         columns = {
             "round": rounds.astype(int), "objective": objective, "gradient_mapping": norm, "nonzeros": nonzeros.astype(int),
-            "vectors_up": up / vector, "vectors_down": down / vector, "gradients": rounds.astype(int), "bytes_up": up,
-            "bytes_down": down, "gradient_rows": rounds * float(np.mean(self.spec.sizes)),
-            "client_proxes": zero.astype(int), "server_proxes": zero.astype(int), "seconds": seconds,
+            "vectors_up": up / vector, "vectors_down": down / vector, "exchanges": rounds.astype(int), "bytes_up": up,
+            "bytes_down": down, "gradients": evaluations.astype(int), "rows": passes * float(np.mean(self.spec.sizes)),
+            "values": evaluations.astype(int), "hessians": hessians.astype(int), "hvps": zero.astype(int),
+            "client_proxes": zero.astype(int), "seconds": seconds,
         }  # fmt: skip
         provenance = {
             "engine": "queries", "algorithm": {"name": type(self.solver).__name__} | vars(self.solver),
@@ -397,7 +407,7 @@ def _batches(under_way: Sequence[Search], sharings: Iterable[HessianSharing]) ->
 
 def _hand_out(results: Sequence[tuple[_Batch, Summed]], held_out: Mapping[int, HeldOutSum]) -> None:
     """Give every search its evaluation, with the Hessian that came for it."""
-    found: list[tuple[Search, Evaluated, Communication]] = []
+    found: list[tuple[Search, Evaluated, Communication, bool]] = []
     shared: dict[int, Evaluated] = {}  # of all rows
     for batch, sums in results:
         each = sums.cost.over(len(batch.points))
@@ -405,8 +415,8 @@ def _hand_out(results: Sequence[tuple[_Batch, Summed]], held_out: Mapping[int, H
             if sharing is not None and at.H is not None and search in (None, sharing.leader):
                 shared[id(sharing)] = at
             if search is not None:
-                found.append((search, at, each))
-    for search, at, cost in found:
+                found.append((search, at, each, batch.W is not None and len(batch.W) > 0))
+    for search, at, cost, asked in found:
         sharing = search.sharing
         if sharing is not None and at.H is None and id(sharing) in shared:
             whole = shared[id(sharing)]
@@ -414,7 +424,7 @@ def _hand_out(results: Sequence[tuple[_Batch, Summed]], held_out: Mapping[int, H
             at = at if H is None else at._replace(W=whole.W, H=H)
         if sharing is not None and at.H is not None:
             sharing.count(search)
-        search.observe(at, cost, held_out.get(id(search)))
+        search.observe(at, cost, held_out.get(id(search)), asked)
 
 
 def _refused_hessians(batches: Sequence[_Batch], refusal: SiteRefusal) -> list[tuple[_Batch, Refusal]]:
