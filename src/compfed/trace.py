@@ -223,9 +223,7 @@ def _read(head: object, arrays: dict[str, np.ndarray]) -> Trace:
     columns = {name: arrays[f"column/{name}"] for name in head["columns"]}
     if "round" not in columns:
         raise KeyError("round")
-    own = [
-        values for name, values in columns.items() if name in COLUMNS and name != "participants"
-    ]  # a user's may have several numbers in a row
+    own = [values for name, values in columns.items() if name in COLUMNS and name != "participants"]
     if any(values.ndim != 1 for values in own) or len({values.shape[:1] for values in columns.values()}) > 1:
         raise ValueError("its columns are of different lengths")
     return Trace(columns, arrays["x"], head["provenance"], None if head["rounds"] is None else _state(head, arrays))

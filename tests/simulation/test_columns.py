@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.algorithms import FISTA, DecoupledProx, FedAvg, FedDA, Scaffnew
+from compfed.algorithms import FISTA, DecoupledProx, FedAvg, FedDA, FedProx, Scaffnew
 from compfed.losses import from_function
 from compfed.simulation import CostModel, run_plain, simulate_out_of_core
 from compfed.simulation.clock import PRESETS
@@ -158,8 +160,6 @@ def test_own_losses_are_refused_in_our_words(problem):
 
 @pytest.mark.parametrize("method", [DecoupledProx(eta=0.4, tau=2), Scaffnew(eta=0.4)], ids=lambda m: type(m).__name__)
 def test_a_schedule_is_a_chain_of_resumed_runs(problem, method):
-    from dataclasses import replace
-
     steps = lambda r: 0.4 / (1 + 0.5 * r)  # noqa: E731
     options = {"participants": 2, "seed": 3} if method.sampling != "no" else {}
     scheduled = cf.simulate(problem, method, 4, schedules={"eta": steps}, **options)
@@ -269,3 +269,25 @@ def test_a_trace_shows_in_one_line(problem):
     assert "\n" not in repr(trace)
     assert len(repr(trace)) < 200
     assert repr(trace).startswith("Trace(FedDA, 3 rounds, 4 rows of ")
+
+
+# --- epochs ---
+
+
+@pytest.mark.parametrize(
+    "method", [FedAvg(eta=0.2, epochs=2), FedProx(eta=0.2, mu=0.5, epochs=2)], ids=["FedAvg", "FedProx"]
+)
+def test_epochs_are_as_many_steps_as_a_client_has_mini_batches(problem, method):
+    """Two epochs of 5, 12 and 30 rows in batches of 5 are 2, 6 and 12 steps; over all rows they are two steps."""
+    smooth = problem.replace(regulariser=cf.regularisers.Zero())
+    trace = cf.simulate(smooth, method, 3, batch_size=5, seed=1)
+    assert trace["gradients"].tolist() == [r * np.mean([2, 6, 12]) for r in range(4)]
+    assert trace["rows"].tolist() == [5 * gradients for gradients in trace["gradients"]]
+    plain = run_plain(smooth, method, 3, batch_size=5, seed=1)
+    np.testing.assert_allclose(plain.x, trace.x, rtol=1e-12)
+    np.testing.assert_array_equal(plain["rows"], trace["rows"])
+    whole = cf.simulate(smooth, method, 3)
+    np.testing.assert_allclose(whole.x, cf.simulate(smooth, replace(method, tau=2, epochs=None), 3).x, rtol=1e-12)
+    assert whole["gradients"][-1] == 6
+    with pytest.raises(cf.InputError, match="epochs must be a whole number >= 1"):
+        FedAvg(eta=0.1, epochs=0)

@@ -106,6 +106,11 @@ class SmoothStandIn:
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         return -jnp.diag(jnp.cos(x if W is None else x[W]))
 
+    @property
+    def steps_per_epoch(self) -> Array:
+        """A number that is not known while a program is traced, as that of a client."""
+        return jax.lax.optimization_barrier(jnp.int32(1))
+
 
 # --- counting ---
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed._utils.records import count, positive, record
+from compfed._utils.records import count, optional, positive, record
 from compfed.algorithms.base import Algorithm, Citation
 
 
@@ -39,6 +39,7 @@ class AveragedLocalSteps(Algorithm[Global, None, Global, Update]):
     state_depends_on = ()
     eta_g: float
     tau: int
+    epochs: int | None = None
 
     def init(self, x0):
         return Global(w=x0), None
@@ -50,7 +51,11 @@ class AveragedLocalSteps(Algorithm[Global, None, Global, Update]):
         def step(z, key):
             return self.local_step(f, g, d.w, z, key), None
 
-        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
+        if self.epochs is None:
+            z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
+        else:  # as many steps as the client has mini-batches, epochs times
+            steps = self.epochs * f.steps_per_epoch
+            z = jax.lax.fori_loop(0, steps, lambda t, z: step(z, jax.random.fold_in(key, t))[0], d.w)
         return Update(delta=z - d.w), c, z
 
     def local_step(self, f, g, w, z, key) -> Array:
@@ -77,12 +82,14 @@ class FedAvg(AveragedLocalSteps):
         Server step size.
     tau : int, default=5
         Local steps per round.
+    epochs : int, optional
+        Local epochs per round, in place of `tau`: a client with n_i rows takes ceil(n_i / batch_size) steps in each.
 
     Examples
     --------
     >>> import compfed as cf
     >>> cf.algorithms.FedAvg(eta=0.1, tau=3)
-    FedAvg(eta=0.1, eta_g=1.0, tau=3)
+    FedAvg(eta=0.1, eta_g=1.0, tau=3, epochs=None)
     """
 
     citation = Citation(
@@ -96,6 +103,7 @@ class FedAvg(AveragedLocalSteps):
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
+    epochs: int | None = optional(count())
 
     def local_step(self, f, g, w, z, key):
         return z - self.eta * f.grad(z, key)

@@ -18,7 +18,7 @@ of their local solves, which our runs do not: sampling is observed here rather t
 
 from __future__ import annotations
 
-from compfed._utils.records import count, nonnegative, positive, record
+from compfed._utils.records import count, nonnegative, optional, positive, record
 from compfed.algorithms.base import Citation
 from compfed.algorithms.fedavg import AveragedLocalSteps
 
@@ -39,12 +39,14 @@ class FedProx(AveragedLocalSteps):
         Server step size.
     tau : int, default=5
         Local steps per round.
+    epochs : int, optional
+        Local epochs per round, in place of `tau`: a client with n_i rows takes ceil(n_i / batch_size) steps in each.
 
     Examples
     --------
     >>> import compfed as cf
     >>> cf.algorithms.FedProx(eta=0.1, mu=1.0)
-    FedProx(eta=0.1, mu=1.0, eta_g=1.0, tau=5)
+    FedProx(eta=0.1, mu=1.0, eta_g=1.0, tau=5, epochs=None)
     """
 
     citation = Citation(
@@ -57,6 +59,7 @@ class FedProx(AveragedLocalSteps):
     mu: float = nonnegative()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
+    epochs: int | None = optional(count())
 
     def local_step(self, f, g, w, z, key):
         return z - self.eta * (f.grad(z, key) + self.mu * (z - w))

@@ -97,6 +97,10 @@ class ZeroLoss:
         size = len(x) if W is None else len(W)
         return jnp.zeros((size, size), x.dtype)
 
+    @property
+    def steps_per_epoch(self) -> Array:
+        return jnp.int32(1)
+
 
 class RoundOfOne(NamedTuple):
     """One round of a federation with a single client."""

@@ -241,16 +241,17 @@ class QueryChecks:
             self.numbers(run_spec.capacity, f"a capacity of {run_spec.capacity} rows")
         if not isinstance(run_spec.algorithm, Algorithm):
             raise InputError(f"algorithm must be an Algorithm; got a {type(run_spec.algorithm).__name__}")
-        self.algorithm(run_spec.algorithm, d)
+        batch = self.rows if run_spec.batch_size is None else run_spec.batch_size
+        self.algorithm(run_spec.algorithm, d, steps_per_epoch=-(-self.rows // batch))
         self.regulariser(run_spec.regulariser, d)
 
-    def algorithm(self, algorithm: Algorithm, d: int) -> None:
+    def algorithm(self, algorithm: Algorithm, d: int, steps_per_epoch: int = 1) -> None:
         steps, most = 1, self.limits.max_local_steps
         for record, name, value in _fields(algorithm):
             if name == "keep":
                 check_integer(name, value, 1, d)
             elif type(value) is int:  # numbers of steps within steps multiply
-                steps *= max(value, 1)
+                steps *= max(value, 1) * (steps_per_epoch if name == "epochs" else 1)
             elif isinstance(record, Random) and name == "p" and value * most < 1:
                 raise InputError(
                     f"p={value:g} makes rounds of {1 / value:.3g} local steps; its max_local_steps is {most}"

@@ -40,6 +40,11 @@ class LocalLoss(Protocol):
         """Rows and columns W (all for None) of the Hessian of f_i at x, over all rows."""
         ...
 
+    @property
+    def steps_per_epoch(self) -> Array:
+        """How many gradients read as many rows as the client has: 1, or its rows over those of a mini-batch, rounded up."""
+        ...
+
 
 class FullGradient(NamedTuple):
     """f_i(x) = sum_l q_l loss(x; a_l, y_l) + (ridge / 2) ||x||^2, and its derivatives."""
@@ -62,6 +67,10 @@ class FullGradient(NamedTuple):
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         H = self.loss.hessian(x, self.A, self.y, self.q, W)
         return H + self.loss.ridge * namespace(H).eye(len(H), dtype=H.dtype)
+
+    @property
+    def steps_per_epoch(self) -> Array:
+        return jnp.int32(1)
 
 
 class MiniBatch(NamedTuple):
@@ -105,6 +114,10 @@ class MiniBatch(NamedTuple):
 
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         return self._all_rows().hessian(x, W)
+
+    @property
+    def steps_per_epoch(self) -> Array:
+        return -(-jnp.asarray(self.size, jnp.int32) // self.batch)
 
     def _all_rows(self) -> FullGradient:
         """f_i on a window of `capacity` rows that holds all of this client's; the last clients' window starts early."""

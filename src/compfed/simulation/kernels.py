@@ -239,6 +239,10 @@ class OnePass(NamedTuple):
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         return self._unpadded(x).hessian(x, W)
 
+    @property
+    def steps_per_epoch(self) -> Array:
+        return jnp.int32(1)
+
     def _unpadded(self, x: Array) -> FullGradient:
         return FullGradient(self.loss, self.A[:, : x.size].astype(x.dtype), self.y, self.q)
 
@@ -347,6 +351,10 @@ class KernelLoss:
 
     def __init__(self, ridge: Value, batch: int | None = None):
         self.ridge, self.batch = ridge, batch
+
+    @property
+    def steps_per_epoch(self) -> Array:
+        raise NoKernel("a number of steps that differs between clients has no translation")
 
     def grad(self, x: Array, key: Array) -> Array:
         return self.full_grad(x) if self.batch is None else _batch_p.bind(x, key) + self.ridge * x

@@ -303,7 +303,7 @@ def mapping_step(run: RunOptions) -> float | None:
     return run.step if run.records("gradient_mapping") else None
 
 
-LARGE_MODEL = 2**12  # coefficients
+LARGE_MODEL = 2**8  # coefficients
 
 
 def clients_at_once(problem: Problem | LazyProblem, nbytes: int, batch_size: int | None) -> int | None:

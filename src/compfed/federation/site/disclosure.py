@@ -520,6 +520,10 @@ class GuardedLoss(NamedTuple):
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         return self._guard(x, self.f.hessian(x, W))
 
+    @property
+    def steps_per_epoch(self) -> Array:
+        return self.f.steps_per_epoch
+
     def _guard(self, x: Array, result: Array) -> Array:
         xp = namespace(result)
         holds = self.rule.holds(self.loss, x, self.A, self.y)
