@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from compfed.algorithms import FISTA, DecoupledProx, FedAvg, FedDA, FedProx, Sca
 from compfed.losses import from_function
 from compfed.simulation import CostModel, run_plain, simulate_out_of_core
 from compfed.simulation.clock import PRESETS
+from compfed.trace import COLUMNS, COUNTED
 
 SIZES = [5, 12, 30]
 
@@ -291,3 +293,13 @@ def test_epochs_are_as_many_steps_as_a_client_has_mini_batches(problem, method):
     assert whole["gradients"][-1] == 6
     with pytest.raises(cf.InputError, match="epochs must be a whole number >= 1"):
         FedAvg(eta=0.1, epochs=0)
+
+
+# --- the page ---
+
+
+def test_the_page_of_columns_has_every_column():
+    page = (Path(__file__).parents[2] / "docs/reference/trace.md").read_text()
+    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert {name.strip(" `") for cell in table for name in cell.split(",")} == set(COLUMNS)
+    assert COLUMNS.keys() >= COUNTED
