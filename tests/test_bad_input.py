@@ -350,11 +350,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "resume and x0": (lambda: run(resume=other_trace(), x0=np.zeros(2)), r"x0 .* or resume .*, not both"),
     "grid over an unknown name": (
         lambda: cf.grid(problem(), ALGORITHM, 1, {"etta": [1.0]}),
-        r"grid over 'etta'.*Known: eta, eta_g, lam, ridge, seed",
+        r"grid over 'etta'.*Known: eta, eta_g, lam, ridge, tau, upload, seed, batch_size",
     ),
-    "grid over tau": (
-        lambda: cf.grid(problem(), ALGORITHM, 1, {"tau": [1, 2]}),
-        r"grid over 'tau': it is not a number of the algorithm.*Known: eta",
+    "grid over a wrong tau": (
+        lambda: cf.grid(problem(), ALGORITHM, 1, {"tau": [1, 0]}),
+        r"DecoupledProx\(tau=0\): tau must be a whole number >= 1",
     ),
     "grid of a class": (
         lambda: any_.grid(problem(), DecoupledProx, 1, {"eta": [0.1]}),

@@ -147,7 +147,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "no model": (Evaluate(OBJECTIVE, np.zeros((0, D))), "x must be"),
     "keep": (run(algorithm=cf.algorithms.CompressedDecoupledProx(eta=1.0, keep=10**9)), "keep=1000000000"),
     "capacity": (run(batch_size=5, capacity=2**40), "a capacity of 1099511627776 rows"),
-    "batch": (run(batch_size=16, capacity=20), "batch_size must be at most the number of its rows"),
+    "epochs": (run(algorithm=cf.algorithms.FedAvg(eta=0.1, epochs=10**4), batch_size=1), "rounds of 150000 local steps"),
     "batch beyond capacity": (run(batch_size=50), "batch_size=50"),
     # steps
     "tau": (run(algorithm=cf.algorithms.DecoupledProx(eta=0.1, tau=2 * 10**9)), "makes rounds of 2000000000 local steps"),

@@ -248,6 +248,8 @@ class QueryChecks:
     def algorithm(self, algorithm: Algorithm, d: int, steps_per_epoch: int = 1) -> None:
         steps, most = 1, self.limits.max_local_steps
         for record, name, value in _fields(algorithm):
+            if name == "tau" and getattr(record, "epochs", None) is not None:
+                continue  # epochs stand in its place
             if name == "keep":
                 check_integer(name, value, 1, d)
             elif type(value) is int:  # numbers of steps within steps multiply

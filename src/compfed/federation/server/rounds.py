@@ -321,5 +321,6 @@ def _float32_drift_text(name: str, sampled: bool) -> str:
     way_out = "let every client take part (participants=None)" if sampled else "leave upload out"
     return (
         f"{name} in float32 with the upload 'model': rounding errors of the corrections are kept and add up, and the model "
-        f"drifts away from the minimiser, in proportion to the rounds (by 2e-4 to 2e-3 of its norm in 20,000 rounds, measured). Use problem.astype('float64'), or {way_out}."
+        f"drifts away from the minimiser, in proportion to the rounds: 2e-4 to 2e-3 of its norm were measured after 20,000. Use "
+        f"problem.astype('float64'), or {way_out}."
     )
