@@ -58,7 +58,8 @@ def cross_entropy(p: Any, a: Any, y: Any) -> Any:
 
 def plain(problem: cf.Problem, rounds: int, batch: int):
     """FedAvg in plain JAX: clients one after another, mini-batches drawn as the library draws them."""
-    data, loss = problem.dataset, problem.loss
+    data = problem.dataset
+    loss: Any = problem.loss
     capacity = max(rows for _, rows in data.buckets)
     key, n = run_key(SEED), problem.n
 
@@ -129,7 +130,7 @@ def measure(channels: int, hidden: int, clients: int, rounds: int, turns: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--smallest", action="store_true", help="a tiny network and two rounds, to see that it runs")
     arguments = parser.parse_args()
     sizes = (2, 8, 4, 2, 1) if arguments.smallest else (16, 400, 20, 10, 5)

@@ -510,7 +510,8 @@ def test_counts_of_two_exchanges_with_mini_batches(problem):
         count["exchanges"] += 1
         for f in clients(smooth, count, batch=10):
             for _ in range(a.tau):
-                f.grad(np.zeros(D)), f.grad(np.ones(D))  # the same rows at two models
+                f.grad(np.zeros(D))
+                f.grad(np.ones(D))  # the same rows at two models
         count["exchanges"] += 1
     check(cf.simulate(smooth, a, ROUNDS, batch_size=10), found, compare_models=False)
 

@@ -103,7 +103,7 @@ class FedAvg(AveragedLocalSteps):
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
-    epochs: int | None = optional(count())
+    epochs: int | None = optional(count(), default=None)
 
     def local_step(self, f, g, w, z, key):
         return z - self.eta * f.grad(z, key)

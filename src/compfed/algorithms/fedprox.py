@@ -59,7 +59,7 @@ class FedProx(AveragedLocalSteps):
     mu: float = nonnegative()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
-    epochs: int | None = optional(count())
+    epochs: int | None = optional(count(), default=None)
 
     def local_step(self, f, g, w, z, key):
         return z - self.eta * (f.grad(z, key) + self.mu * (z - w))

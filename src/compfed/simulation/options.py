@@ -81,7 +81,10 @@ def _step(problem: Problem | LazyProblem, L: float | None) -> float:
             "the gradient mapping needs a Lipschitz constant of the gradient, which would take many passes over all clients; "
             "give one: L=..., such as problem.subset(range(100)).lipschitz."
         )
-    return 1.0 / (problem.lipschitz if L is None else check_lipschitz(L, problem.regulariser))
+    if L is None:
+        assert isinstance(problem, Problem)
+        return 1.0 / problem.lipschitz
+    return 1.0 / check_lipschitz(L, problem.regulariser)
 
 
 ON_REQUEST = {"participants", "objective", "gradient_mapping"}  # of these, a loop records some by default

@@ -32,7 +32,8 @@ from compfed.monitor import (
     cost_of,
     first_state,
 )  # fmt: skip
-from compfed.problem.problem import LazyProblem, Problem
+from compfed.problem.problem import Problem
+from compfed.problem_spec import ProblemSpec
 from compfed.sampling import InclusionProbabilities, Scheme, inclusion_probabilities, run_key, scheme_in_use
 from compfed.simulation.clock import CostModel
 from compfed.simulation.columns import evaluate_models
@@ -306,7 +307,7 @@ def mapping_step(run: RunOptions) -> float | None:
 LARGE_MODEL = 2**8  # coefficients
 
 
-def clients_at_once(problem: Problem | LazyProblem, nbytes: int, batch_size: int | None) -> int | None:
+def clients_at_once(problem: ProblemSpec, nbytes: int, batch_size: int | None) -> int | None:
     """How many clients to compute side by side, by the bytes of all rows; None for all.
 
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; all of them on other

@@ -138,7 +138,8 @@ class _Clients(NamedTuple):
             update = lambda f, c, key: exchange.client_update(f, g, d, c, key)  # noqa: E731
             return visit(update, states), None
         count = counted(lambda f, g, c, key: exchange.client_update(f, g, d, c, key))
-        return visit(lambda f, c, key: count(f, g, c, key), states)
+        counting: Any = lambda f, c, key: count(f, g, c, key)  # noqa: E731
+        return visit(counting, states)
 
     def _fixed_calls(self, exchange: Exchange, d: PyTree, states: PyTree) -> np.ndarray | None:
         """The calls of an update that runs in a kernel, where all loops have a fixed length."""
@@ -494,7 +495,7 @@ def _evaluate(params: Parameters, data: PaddedDataset, options: ProgramOptions, 
     """The model of a run, and the columns that only the program can compute."""
     server = carry.server
     algorithm = scheduled(params.algorithm, options.schedules, jnp.maximum(carry.r - 1, 0))  # that of the last round
-    x, columns = algorithm.solution(params.g, server), {"drift": carry.drift}
+    x, columns = algorithm.solution(params.g, server), dict[str, Any](drift=carry.drift)
     # the weights give the number of clients, where these have no state
     c = jax.vmap(lambda _, c: algorithm.correction(server, c))(data.weight, carry.clients)
     if c is not None:
