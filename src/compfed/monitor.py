@@ -7,6 +7,7 @@ no row: the columns that need rows come from an `evaluate` function of the calle
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -63,6 +64,9 @@ class RunOptions:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     schedules: tuple[tuple[str, Schedule], ...] = ()
     clock: ClientSeconds | None = None
+    budget: Mapping[str, float] = field(
+        default_factory=dict
+    )  # by cumulative columns; the run ends before a record that costs more
 
     @property
     def start(self) -> int:
@@ -76,7 +80,7 @@ class RunOptions:
     @property
     def counts_calls(self) -> bool:
         """Whether calls of losses and regularisers are recorded."""
-        return self.clock is not None or any(self.records(column) for column in WORK)
+        return self.clock is not None or any(self.records(column) or column in self.budget for column in WORK)
 
     @property
     def counts_participants(self) -> bool:
@@ -148,6 +152,7 @@ class Monitor:
         self.diverged: int | None = None
         self.provenance: dict[str, Any] = {}
         self.converged, self.seconds, self.x = False, 0.0, run.x0
+        self.spent = False  # whether the budget does not buy another record
         self._blocks: list[Columns] = []
         self._cost_before: dict[str, float] = {}  # of the run that this one resumes
         self._size = np.linalg.norm(run.x0) + (0.0 if run.x_star is None else np.linalg.norm(run.x_star)) + 1.0
@@ -160,7 +165,7 @@ class Monitor:
     @property
     def done(self) -> bool:
         """Whether the run has ended before its last round."""
-        return self.converged or self.diverged is not None
+        return self.converged or self.spent or self.diverged is not None
 
     @property
     def last_round(self) -> int:
@@ -233,6 +238,14 @@ class Monitor:
         self.x = models[-1]
         if self.run.tol is not None and "gradient_mapping" in block:
             self.converged = bool(has_converged(block["gradient_mapping"], self.run.tol).any())
+
+    def affordable(self, rounds: np.ndarray, counts: Counts) -> int:
+        """How many of the next records, after `rounds`, the budget pays for."""
+        cost = copy(self.cost).after(rounds, counts) | {"round": rounds.astype(float)}
+        over = np.zeros(len(rounds), bool)
+        for name, amount in self.run.budget.items():
+            over |= cost[name] + self._cost_before.get(name, 0.0) > amount
+        return int(over.argmax()) if over.any() else len(rounds)
 
     def _metrics(self, models: np.ndarray) -> Columns:
         """The caller's own metrics of some models."""

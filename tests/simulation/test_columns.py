@@ -13,6 +13,7 @@ import pytest
 
 import compfed as cf
 from compfed.algorithms import FISTA, DecoupledProx, FedAvg, FedDA, FedProx, Scaffnew
+from compfed.algorithms.scaffnew import Random
 from compfed.losses import from_function
 from compfed.simulation import CostModel, run_plain, simulate_out_of_core
 from compfed.simulation.clock import PRESETS
@@ -304,3 +305,32 @@ def test_the_page_of_columns_has_every_column():
     table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert {name.strip(" `") for cell in table for name in cell.split(",")} == set(COLUMNS)
     assert COLUMNS.keys() >= COUNTED
+
+
+# --- budgets ---
+
+
+def test_a_budget_ends_a_run_before_the_round_that_costs_more(problem):
+    """The trace, and the state to go on from, are those of a run of as many rounds as the budget buys."""
+    method = Scaffnew(eta=0.3, steps=Random(p=0.4))  # rounds of different lengths
+    whole = cf.simulate(problem, method, 40, seed=2, record_every=2, clock="phone")
+    for name in ("gradients", "rows", "bytes_up", "exchanges", "clock", "round"):
+        amount = 0.51 * float(whole[name][-1])
+        found = cf.simulate(problem, method, 40, seed=2, record_every=2, clock="phone", budget={name: amount})
+        rows = int((whole[name] <= amount).sum())
+        assert 1 < rows < len(whole)
+        assert len(found) == rows
+        for column in ("round", "objective", "rows", "clock"):
+            np.testing.assert_array_equal(found[column], whole[column][:rows])
+        on = cf.simulate(
+            problem, method, 40 - int(found["round"][-1]), seed=2, record_every=2, clock="phone", resume=found
+        )
+        np.testing.assert_allclose(on.x, whole.x, rtol=1e-12)
+    assert len(cf.simulate(problem, method, 40, seed=2, budget={"rows": 1.0})) == 1  # not even one round
+    assert len(cf.simulate(problem, method, 4, seed=2, budget={"rows": 1e9})) == 5
+    mistakes: Any = [
+        ({"seconds": 1.0}, "Known: bytes_down"), ({"clock": 1.0}, "clock= is given"), ({"rows": -1}, "budget of rows"), ({}, "must map"),
+    ]  # fmt: skip
+    for budget, said in mistakes:
+        with pytest.raises(cf.InputError, match=said):
+            cf.simulate(problem, method, 1, budget=budget)

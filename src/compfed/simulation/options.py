@@ -29,7 +29,7 @@ from compfed.problem_spec import check_lipschitz
 from compfed.sampling import SCHEMES, Scheme
 from compfed.simulation.clock import check_clock
 from compfed.simulation.columns import evaluate_models
-from compfed.trace import COLUMNS, RunState, Trace
+from compfed.trace import COLUMNS, COUNTED, RunState, Trace
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def check_options(
     participants: int | None = None, record_every: int = 1, seed: int = 0, x0: object = None,
     x_star: ArrayLike | None = None, resume: Trace | None = None, sampling: Scheme | None = None, tol: float | None = None,
     L: float | None = None, columns: Iterable[object] | None = None, metrics: Mapping[str, Metric] | None = None,
-    schedules: Mapping[str, Schedule] | None = None, clock: object = None,
+    schedules: Mapping[str, Schedule] | None = None, clock: object = None, budget: Mapping[str, float] | None = None,
     kind: type[Problem | LazyProblem] = Problem,
 ) -> RunOptions:  # fmt: skip
     """The options of a run, or one clear error."""
@@ -71,6 +71,7 @@ def check_options(
         metrics=check_metrics(metrics),
         schedules=check_schedules(schedules, bound),
         clock=check_clock(clock, problem.sizes, problem.numbers),
+        budget=check_budget(budget, clock),
     )  # fmt: skip
 
 
@@ -133,6 +134,19 @@ def check_metrics(metrics: object) -> dict[str, Metric]:
                 f"metrics: {name!r} is a column of a trace already ({COLUMNS[name]}); give it another name."
             )
     return dict(metrics)
+
+
+def check_budget(budget: object, clock: object) -> dict[str, float]:
+    """What a run may cost, by columns of its trace."""
+    if budget is None:
+        return {}
+    known = sorted(COUNTED - {"seconds", "participants"} - ({"clock"} if clock is None else set()))
+    if not isinstance(budget, Mapping) or not budget or not set(budget) <= set(known):
+        way_out = "" if clock is not None else " (and 'clock', if clock= is given)"
+        raise InputError(
+            f"budget={budget!r:.80} must map costs to numbers, such as {{'rows': 1e6}}. Known: {', '.join(known)}{way_out}."
+        )
+    return {str(name): check_positive(amount, f"budget of {name} ") for name, amount in budget.items()}
 
 
 def check_schedules(schedules: object, algorithm: Algorithm) -> tuple[tuple[str, Schedule], ...]:

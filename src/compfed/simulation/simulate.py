@@ -79,6 +79,7 @@ def simulate(
     measure: Measure | None = None,
     schedules: Mapping[str, Schedule] | None = None,
     clock: CostModel | str | None = None,
+    budget: Mapping[str, float] | None = None,
     storage: Storage = "float32",
     mesh: Mesh | Sequence[object] | None = None,
 ) -> Trace:
@@ -133,6 +134,8 @@ def simulate(
         with it.
     clock : {"hospital", "phone", "datacentre"} or CostModel, optional
         Adds the column "clock": the simulated seconds of `compfed.simulation.CostModel`.
+    budget : dict from names to numbers, optional
+        End before the first recorded round that costs more: ``{"rows": 1e6}``, by any of the costs of a trace.
     storage : {"float32", "bfloat16"}, default="float32"
         On a GPU in float32, "bfloat16" keeps a copy of the rows with 8 bits of precision: half the bytes to read, and a model
         that minimises over the rounded rows.
@@ -162,7 +165,7 @@ def simulate(
     run = check_options(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, tol=tol, L=L, columns=columns, metrics=metrics,
-        schedules=schedules, clock=clock,
+        schedules=schedules, clock=clock, budget=budget,
     )  # fmt: skip
     check_callable(progress, "progress")
     check_callable(measure, "measure")
@@ -252,11 +255,16 @@ def drive(
         batch = 1
         while records > 0 and not all(monitor.done for monitor in monitors):
             batch = min(batch, records)
-            began = time.perf_counter()
-            carry, buffers, _ = jax.block_until_ready(program(carry, batch, every))
+            began, before = time.perf_counter(), carry
+            carry, buffers, _ = jax.block_until_ready(program(before, batch, every))
             seconds = time.perf_counter() - began
+            if run.budget and (paid := _paid_records(monitors[0], buffers, batch)) < batch:
+                carry, buffers, _ = program(before, paid, every)  # the same rounds, up to the last that is paid for
+                monitors[0].spent, seconds = True, seconds * paid / batch
             (rounds, models, columns), bad, reached = jax.tree.map(np.asarray, (buffers, carry.not_finite, carry.r))
             _record(monitors, rounds, models, columns, seconds, bad, evaluate)
+            if monitors[0].spent:
+                break
             records, done = records - batch, done + batch * every
             for monitor, r in zip(monitors, reached, strict=True):  # the program itself ends a run that has converged
                 monitor.converged = monitor.converged or (not monitor.diverged and int(r) < run.start + done)
@@ -290,6 +298,15 @@ def _record(
         own = {name: values[i][k] for name, values in columns.items()}
         mine = _counts_of(counts, i, k, back)
         monitor.record(rounds[i][k], fresh[i], {**own, **more[i]}, seconds, int(not_finite[i]), mine)
+
+
+def _paid_records(monitor: Monitor, buffers: Any, batch: int) -> int:
+    """How many of the next records of a run its budget pays for."""
+    rounds, _, columns = jax.tree.map(np.asarray, buffers)
+    new = monitor.new_rounds(rounds[0][:batch])
+    back = np.argsort(rows_of(monitor.run).order)
+    paid = monitor.affordable(rounds[0][new], _counts_of(columns[COUNTS], 0, new, back))
+    return batch if paid == len(new) else paid
 
 
 def _counts_of(counts: Counts, member: int, records: np.ndarray, back: np.ndarray) -> Counts:
