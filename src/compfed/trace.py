@@ -85,8 +85,8 @@ class RunState:
 class Trace:
     """The record of a run: one row per recorded round, row 0 the start.
 
-    `trace["optimality"]` is a NumPy array. Costs (vectors, bytes, gradients and their rows, proxes) are cumulative and per client;
-    `compfed.trace.COLUMNS` describes each column.
+    `trace["optimality"]` is a NumPy array. Costs (round trips, vectors, bytes, calls, rows) are cumulative, those of
+    clients for one on average; `compfed.trace.COLUMNS` describes each column.
 
     Attributes
     ----------

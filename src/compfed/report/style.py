@@ -36,6 +36,12 @@ AXES = {
     "bytes": "bytes per site, both ways",
     "gradients": "gradient evaluations per client",
     "rows": "rows read per client",
+    "values": "evaluations of the loss per client",
+    "hessians": "Hessians per client",
+    "hvps": "Hessian-vector products per client",
+    "client_proxes": "proximal steps per client",
+    "exchanges": "round trips",
+    "clock": "simulated seconds",
     "seconds": "seconds",
     "optimality": "optimality  ‖x - x*‖ / ‖x*‖",  # plain text: mathtext is slow to lay out
     "gradient_mapping": "gradient mapping",
