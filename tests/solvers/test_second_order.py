@@ -406,16 +406,18 @@ def test_rounds_of_a_lasso_with_more_columns_than_rows(seed):
     assert model.n_rounds_ <= 5
 
 
-@pytest.mark.parametrize("solver", [ProximalNewton(), ProximalBFGS(eta=1 / SMOOTH.lipschitz)], ids=["Newton", "BFGS"])
+@pytest.mark.parametrize("solver", [ProximalNewton(), ProximalBFGS(eta=0.1)], ids=["Newton", "BFGS"])
 def test_a_solver_counts_what_the_sites_are_asked_for(solver):
     """Each query asks for a value and a gradient, and some for a Hessian: every one of them is a pass over a site's rows."""
-    federation = Listening(SMOOTH.sites)
+    sites = logistic(samples=[30, 6, 30, 6, 6]).sites
+    problem = cf.Problem(Logistic(ridge=1e-3), Zero(), sites, weights=sites.shares)
+    federation = Listening(problem.sites)
     trace = cf.solve_federated(
-        SMOOTH, solver, x0=np.ones(D), scale=1.0, tol=0.0, max_rounds=6, federation=federation
+        problem, solver, x0=np.full(problem.d, 4.0), scale=1.0, tol=0.0, max_rounds=6, federation=federation
     ).trace
     asked = federation.queries[1:]  # the start is evaluated with the bounds, before the search
     hessians = sum(query.coords is not None and len(query.coords) > 0 for query in asked)
     counts = [trace[name][-1] for name in ("gradients", "values", "hessians", "exchanges", "hvps", "client_proxes")]
     assert counts == [len(asked), len(asked), hessians, len(asked), 0, 0]
-    assert trace["rows"][-1] == (2 * len(asked) + hessians) * np.mean(SMOOTH.sizes)
+    assert trace["rows"][-1] == (2 * len(asked) + hessians) * np.mean(problem.sizes)
     assert (hessians > 0) == isinstance(solver, ProximalNewton)
