@@ -237,7 +237,7 @@ def test_compare_tunes_fairly_and_reports_costs(capsys, tmp_path):
             algorithm = cf.algorithms.default_steps(name, problem, 5, scale)
             try:
                 finals.append(cf.simulate(problem, algorithm, 60, x_star=star)["optimality"][-1])
-            except cf.errors.Divergence:
+            except cf.Divergence:
                 finals.append(np.inf)
         assert tuning["chosen"] == {"scale": scales[int(np.argmin(finals))]}
         np.testing.assert_allclose(result["final"], min(finals), rtol=1e-6)
