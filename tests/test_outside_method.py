@@ -59,17 +59,18 @@ def test_compared_in_python_nothing_is_written_without_a_folder(registered, tmp_
     star = cf.solve_pooled(problem)
     compared = cf.compare_methods(problem, ["DecoupledProx", registered], rounds=40, candidates=3)
     assert list(tmp_path.iterdir()) == []
-    tuning: Any = compared.results["LocalProx"]["tuning"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
-    assert tuning["scales"] == [0.5, 1.0, 2.0]
+    tuning: Any = compared.results["LocalProx"]["tuning"]
+    scales = [tried["scale"] for tried in tuning["tried"]]
+    assert scales[:3] == [0.5, 1.0, 2.0]
     alone = [
         cf.simulate(problem, cf.algorithms.default_steps(registered, problem, 5, scale), 40, x_star=star)["optimality"][
             -1
         ]
-        for scale in tuning["scales"]
+        for scale in scales
     ]
-    np.testing.assert_allclose(tuning["final_optimality"], alone, rtol=1e-6)
-    assert tuning["chosen_scale"] == tuning["scales"][int(np.argmin(alone))]
-    assert compared.traces["LocalProx"].provenance["algorithm"]["name"] == "LocalProx"
+    np.testing.assert_allclose([tried["score"] for tried in tuning["tried"]], alone, rtol=1e-6)
+    assert tuning["chosen"] == {"scale": scales[int(np.argmin(alone))]}
+    assert compared.traces["LocalProx"][0].provenance["algorithm"]["name"] == "LocalProx"
     assert str(compared).splitlines()[0].startswith("method")
     assert "LocalProx" in str(compared)
     cf.compare_methods(problem, [registered], rounds=2, candidates=1, out=tmp_path / "kept")
@@ -80,10 +81,16 @@ def test_compared_in_python_nothing_is_written_without_a_folder(registered, tmp_
 @pytest.mark.parametrize(
     ("methods", "options", "message"),
     [
-        ("FedDA", {}, r"give a list of names or classes"),
+        ("FedDA", {}, r"give a list of names, classes or instances"),
+        ([FedMid(eta=1.0), FedMid(eta=1.0)], {}, r"FedMid\(eta=1, .*\) is asked for twice.*Give a dict from labels"),
+        (["FedDA"], {"tune": {"lam": [1.0]}}, r"no method has 'lam'; known: batch_size, eta, eta_g, scale, tau"),
+        (["FedDA"], {"tune": {"FedDR": {"lam": [1.0]}}}, r"there is no method 'FedDR'; there are FedDA"),
+        (["FedDA"], {"tune": {"eta": []}}, r"give a list of values for 'eta'"),
+        (["FedDA"], {"seed": 1}, r"takes no 'seed'.*Give seeds="),
+        (["FedDA"], {"criterion": "bytes_up"}, r"criterion='bytes_up' is no measure of a model"),
+        (["FedDA"], {"x_star": np.ones(8)}, r"x_star has a gradient mapping of norm"),
         ([], {}, r"the list is empty"),
         (["FedDA", "fed-da"], {}, r"FedDA is asked for twice"),
-        ([FedMid(eta=1.0)], {}, r"or a class of algorithms; got FedMid"),
         (["FedDA"], {"rounds": 1, "bytes": 100}, r"give one budget: rounds or bytes"),
         (["FedDA"], {"rounds": 0}, r"rounds=0 must be at least 1"),
         (["FedDA"], {"candidates": 0}, r"candidates=0 must be a whole number >= 1"),
@@ -203,7 +210,7 @@ def test_check_finds_claims_that_are_wrong():
     assert found["limit, logistic"] == found["limit, quadratic"] == "fails"  # exact, although it denies it
     assert found["a regulariser"] == "fails"  # not refused
     assert found["engines agree, full gradients"] == found["engines agree, mini-batches"] == "holds"
-    assert "1 vectors up (64 bytes), 1 down (64 bytes), 1 gradients" in str(report)
+    assert "64 bytes up, 64 down, 1 gradients, 0 proxes" in str(report)
     assert "not registered" in str(report)
 
 
@@ -236,5 +243,8 @@ def test_check_finds_an_engine_that_disagrees(monkeypatch):
 
 
 def test_check_takes_methods_only():
-    with pytest.raises(cf.InputError, match=r"check takes a class of algorithms, or an instance of one; got 3"):
+    with pytest.raises(
+        cf.InputError,
+        match=r"check takes a class of algorithms, or an instance of one, of a penalty or of a loss; got 3",
+    ):
         cf.testing.check(3)  # pyright: ignore[reportArgumentType]  # the mistake

@@ -16,9 +16,10 @@ import numpy as np
 import compfed as cf
 from compfed._utils.text import markdown_table
 from compfed.algorithms import ALGORITHMS, Algorithm, default_steps
+from compfed.algorithms.counting import KINDS
 from compfed.algorithms.round import message_shapes
 from compfed.solvers.second_order import SOLVERS
-from compfed.studies.method_table import HEADER, SOLVER_HEADER, TAU, Entry, entries, references, solver_rows
+from compfed.studies.method_table import HEADER, SOLVER_HEADER, TAU, Entry, entries, references, solver_rows, table_rows
 
 D = 1000  # coefficients of the model whose messages are measured
 ROUNDS = 300
@@ -41,15 +42,18 @@ After reading this page you can see what each method sends, computes and promise
 :::
 
 - *paper*: the whole citation is in the [bibliography](../bibliography.md). *ours, after*: our own method, made after theirs.
+  *reconstruction of*: meant to be theirs, whose pseudo-code was not at hand. Two names for one method share a row.
 - *composite*: it handles a regulariser g that is not smooth.
 - Costs are counted on one round with five local steps, per participating client. *up / down* are vectors of d numbers.
   *gradients* counts evaluations, over a mini-batch or over all rows (a trace also counts the rows they read). *prox* counts evaluations
   at a client, that of its last local model included, and at the server.
-- *some clients*: whether a round may use a sample of the clients. It is *proved*, by the theorem named, for equal weights, or
-  *observed*, by our tests; then follows how the sample stands for all where weights differ
-  (`sampling=`, see [sampling](../sampling.md)).
+- **Evidence.** *proved*: by the theorem named, under its condition on the steps. *observed*: by our tests, on small problems. *ours*:
+  the claim is ours and no paper's.
+- *some clients*: whether a round may use a sample of the clients; a proof is for equal weights. Then follows how the sample stands for
+  all where weights differ (`sampling=`, see [sampling](../sampling.md)).
 - *exact*: whether the limit is the minimiser, with full gradients. *yes* holds with a sample of the clients too, where one is allowed;
-  *as 1/t*: steps, and with them the error, fall like 1/t.
+  *as 1/t*: steps, and with them the error, fall like 1/t. After the semicolon: what the paper proves instead, and where our runs
+  are outside its theory.
 - *verified by*: rows of our table of identities (two methods that must coincide, a fixed point, a special case with a known
   answer), and a run to the minimiser, to its floor, or along its rate, on small problems.
 
@@ -79,8 +83,11 @@ def pages(figures: dict[str, str]) -> dict[str, str]:
 def index(listed: list[Entry]) -> str:
     """The page with the tables of methods and solvers."""
     file = HEADER.index("file")  # on the page of the method
-    cut = [[cell for i, cell in enumerate(row) if i != file] for row in (HEADER, *(entry.cells() for entry in listed))]
-    head, rows = cut[0], [[f"[{row[0]}]({row[0]}.md)", *row[1:]] for row in cut[1:]]
+    cut = [
+        [cell for i, cell in enumerate(row) if i != file]
+        for row in (HEADER, *table_rows(listed, "[{name}]({name}.md)"))
+    ]
+    head, rows = cut[0], cut[1:]
     solvers = [[f"[{row[0]}]({row[0]}.md)", *row[1:]] for row in solver_rows()]
     names = "\n".join([*(entry.name for entry in listed), *SOLVERS])
     return INDEX.format(table=markdown_table(head, rows), solvers=markdown_table(SOLVER_HEADER, solvers), names=names)
@@ -211,11 +218,12 @@ def costs(entry: Entry) -> str:
     c = entry.cost
     if c is None:
         return "Unknown: the method has no rule for its steps."
+    full = 0 if c.calls is None else c.calls[KINDS.index("full_grad")]
     rows = [
         ["vectors up / down", f"{c.vectors_up:.3g} / {c.vectors_down:.3g}"],
         [
             "gradients",
-            f"{c.gradients:.3g}" + (f", of which {c.full_gradients:.3g} over all rows" if c.full_gradients else ""),
+            f"{c.gradients:.3g}" + (f", of which {full} over all rows whatever the batch size" if full else ""),
         ],
         ["proximal steps at a client / at the server", f"{c.client_proxes:.3g} / {c.server_proxes:.3g}"],
     ]
@@ -235,7 +243,9 @@ def evidence(entry: Entry, text: Described) -> str:
     sampled = "A round needs every client." if cls.sampling == "no" else f"{proved} Schemes: {', '.join(cls.schemes)}."
     lines = [
         f"- **Whose.** {whose(cls)}",
-        f"- **Limit.** {LIMITS[cls.exact]}" + (" The error falls like 1/t." if cls.slow else ""),
+        f"- **Limit.** {LIMITS[cls.exact]}"
+        + (" The error falls like 1/t." if cls.slow else "")
+        + f" Evidence: {entry.limit}.",
         f"- **Some of the clients.** {sampled}",
         f"- **Tests.** {entry.verified_by[:1].upper()}{entry.verified_by[1:]}.",
         labelled(text),
@@ -302,13 +312,14 @@ def bibliography() -> str:
     """Every paper with the methods that come from it."""
     by_paper: dict[str, list[str]] = {}
     for name, citation in references([*ALGORITHMS.values(), *SOLVERS.values()]):
-        by_paper.setdefault(citation.removeprefix("ours, after "), []).append(
-            f"[{name}](methods/{name}.md)" + (" (ours, after it)" if citation.startswith("ours") else "")
-        )
+        paper = citation.removeprefix("ours, after ").removeprefix("reconstruction of ")
+        mark = " (ours, after it)" if citation.startswith("ours") else " (reconstruction)" if paper != citation else ""
+        by_paper.setdefault(paper, []).append(f"[{name}](methods/{name}.md){mark}")
     lines = [f"- {paper}. {', '.join(names)}" for paper, names in sorted(by_paper.items())]
     return (
         "# Bibliography\n\nAfter reading this page you can cite the paper behind a method. `compfed list references` prints the same.\n"
-        "*Ours, after it* means: the idea is theirs; the method is our own reading or another one, and says nothing about theirs.\n\n"
+        "*Ours, after it* means: the idea is theirs; the method is another one, and says nothing about theirs. A *reconstruction* is\n"
+        "meant to be theirs, whose pseudo-code was not at hand.\n\n"
         + "\n".join(lines)
         + "\n\nTo cite compfed itself, see `CITATION.cff` in the repository.\n"
     )

@@ -22,7 +22,8 @@ problem = cf.Problem(logistic, cf.regularisers.L1(1e-3), sites)
 # One budget, fair tuning
 # -----------------------
 # Every method gets the same number of candidate step sizes: powers of two around its own default one. Each candidate has the whole
-# budget, and the one that ends closest to x* is kept. ``ProximalNewton`` and ``ProximalBFGS`` have no step size.
+# budget, and the one that ends closest to x* is kept. While that is the longest or the shortest tried, others beyond it are tried.
+# ``ProximalNewton`` and ``ProximalBFGS`` have no step size.
 
 exact = ["ProximalNewton", "ProximalBFGS", "FISTA", "DecoupledProx"]
 compared = cf.compare_methods(
@@ -37,7 +38,7 @@ print("rounds to an error ‖x - x*‖ / ‖x*‖ of ...\n")
 print(compared.table("rounds"))
 
 # %%
-# ``ProximalNewton`` needs the fewest rounds. ``FedDA`` does not reach an error of 0.01 with any of its five step sizes: it has a
+# ``ProximalNewton`` needs the fewest rounds. ``FedDA`` does not reach an error of 0.01 with any of the step sizes tried: it has a
 # floor, which depends on the step. Another currency, another winner:
 
 print("bytes sent by a client to an error of ...\n")

@@ -94,7 +94,7 @@ compared = cf.compare_methods(
     problem, methods, rounds=120, candidates=5, stream=io.StringIO()
 )
 print(compared)
-error = {m: r["final_optimality"] for m, r in compared.results.items()}
+error = {m: r["final"] for m, r in compared.results.items()}
 assert error["DecoupledProx"] < 1e-10
 assert error["LocalProx"] > 0.1  # with the best of five step sizes
 

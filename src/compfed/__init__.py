@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from compfed.solvers.base import FederatedSolution as FederatedSolution
     from compfed.studies.compare_methods import compare_methods as compare_methods
     from compfed.studies.compare_sites import compare_local_federated as compare_local_federated
+    from compfed.studies.frames import to_frame as to_frame
     from compfed.trace import Trace as Trace
 
 try:
@@ -85,6 +86,7 @@ _NAMES = {
     "solvers.base": "FederatedSolution",
     "studies.compare_methods": "compare_methods",
     "studies.compare_sites": "compare_local_federated",
+    "studies.frames": "to_frame",
     "trace": "Trace",
 }
 _MODULES = ["algorithms", "data", "federation", "losses", "regularisers", "simulation", "testing"]

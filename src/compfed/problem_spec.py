@@ -54,9 +54,13 @@ class ProblemSpec:
         return np.asarray(getattr(self.loss, "start", np.zeros(self.d)), self.dtype)
 
     @property
-    def convex(self) -> bool:
-        """Whether f and g are known to be convex, so that a stationary point is a minimiser."""
-        return getattr(self.loss, "convex", False) and largest_step(self.regulariser) == np.inf
+    def convex(self) -> bool | None:
+        """True if f and g are known to be convex, so that a stationary point is a minimiser; False if one is known not to be.
+
+        None where the loss does not say.
+        """
+        loss: bool | None = getattr(self.loss, "convex", None)
+        return loss if largest_step(self.regulariser) == np.inf else False
 
     @property
     def strong_convexity(self) -> float:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from jax import Array
 
 from compfed._utils.compilation import jit, precision
-from compfed._utils.validation import check_callable, check_int, check_nonnegative
-from compfed.algorithms import Algorithm
+from compfed._utils.validation import check_callable, check_int, check_nonnegative, check_positive
+from compfed.algorithms import FISTA, Algorithm
 from compfed.algorithms.fista import Restart
 from compfed.errors import InputError
 from compfed.federation.queries import Evaluate, Lipschitz
@@ -29,8 +29,13 @@ from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.simulation.local_federation import Simulated, rounds_over
 from compfed.simulation.options import check_tol
-from compfed.solvers.auto import choose, evaluate_start, solve
+from compfed.solvers.auto import choose, evaluate_start, rounds_and_bytes, solve
 from compfed.solvers.base import FederatedSolution, Method, SearchOptions, SecondOrder, Start
+from compfed.solvers.second_order import ProximalNewton
+from compfed.stopping import check_certified
+
+LONG = 2e6  # numbers in the rows, from which a pass over them takes a millisecond or more
+REFERENCE = 1e-10  # norm of the gradient mapping of an x* over that of the start
 
 
 def solve_federated(
@@ -149,11 +154,13 @@ class PooledSolution:
     gradient_mapping : float
         Norm of the gradient mapping at x, which is zero at a minimiser.
     iterations : int
-        Iterations of FISTA.
+        Iterations of `method`.
     converged : bool
-        Whether the gradient mapping is zero to rounding.
-    convex : bool
-        False if the loss or the penalty is not known to be convex: x is stationary, and may not be a minimum.
+        Whether the gradient mapping of the pooled rows is zero to rounding.
+    convex : bool or None
+        Whether the problem is convex; None if that is not known. Unless True, x is stationary and may not be a minimum.
+    method : str
+        "FISTA" or "ProximalNewton". Whoever found x, the gradient mapping is taken anew from the pooled rows.
 
     Examples
     --------
@@ -169,29 +176,41 @@ class PooledSolution:
     gradient_mapping: float
     iterations: int
     converged: bool
-    convex: bool = True
+    convex: bool | None = True
+    method: str = "FISTA"
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x
 
+    @property
+    def claim(self) -> str:
+        """What convergence shows: "minimum" of a convex problem, else "stationary point"."""
+        return "minimum" if self.convex else "stationary point"
+
     def __repr__(self) -> str:
-        point = "" if self.convex else " to a stationary point"
-        state = f"converged{point}" if self.converged else "NOT converged"
+        state = f"converged to a {self.claim}" if self.converged else "NOT converged"
         return (
-            f"PooledSolution({state}: gradient mapping {self.gradient_mapping:.1e} after {self.iterations} iterations, "
-            f"objective {self.objective:.12g}, {np.count_nonzero(self.x)} of {self.x.size} coefficients non-zero)"
+            f"PooledSolution({state}: gradient mapping {self.gradient_mapping:.1e} after {self.iterations} iterations of "
+            f"{self.method}, objective {self.objective:.12g}, {np.count_nonzero(self.x)} of {self.x.size} coefficients non-zero)"
         )
 
 
-def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolution:
-    """Minimise F(x) = sum_i p_i f_i(x) + g(x) over the pooled rows, by restarted FISTA in double precision.
+def solve_pooled(problem: Problem, max_iterations: int = 100_000, L: float | None = None) -> PooledSolution:
+    """Minimise F(x) = sum_i p_i f_i(x) + g(x) over the pooled rows, in double precision.
+
+    A convex problem of at least two million numbers is solved by `ProximalNewton`, since passes over its rows cost most. All
+    others, and those where that falls short, are solved by restarted FISTA. The certificate does not depend on the method:
+    the gradient mapping at x, evaluated anew over the pooled rows.
 
     Parameters
     ----------
     problem : Problem
         Loss, regulariser and sites.
     max_iterations : int, default=100_000
-        Stop after so many iterations. It stops earlier when 300 iterations bring nothing better.
+        Stop after so many iterations. FISTA stops earlier when 300 iterations bring nothing better.
+    L : float, optional
+        Lipschitz constant of the gradient of f, for the steps and the gradient mapping: `problem.lipschitz` unless given. A loss
+        from `from_function` that is flat at its start has none there.
 
     Returns
     -------
@@ -218,9 +237,34 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
         raise InputError(f"solve_pooled needs a compfed.Problem; got {type(problem).__name__}.")
     check_int(max_iterations, "max_iterations", 1)
     problem = problem.astype("float64")
+    L = problem.lipschitz if L is None else check_positive(L, "L")
+    found = _by_newton(problem, max_iterations, L) if _passes_are_long(problem) else None
+    if found is None or not found.converged:
+        found = _by_fista(problem, problem.start if found is None else found.x, max_iterations, L)
+    if not found.converged:
+        warnings.warn(
+            f"solve_pooled stopped after {found.iterations} iterations with gradient mapping {found.gradient_mapping:.1e} "
+            f"(rounding level is {_rounding(problem, found.x, L):.1e}). Give more max_iterations, or add a little ridge to the loss.",
+            stacklevel=2,
+        )
+    return found
+
+
+def _passes_are_long(problem: Problem) -> bool:
+    """Whether a pass over the rows takes so long that few passes matter, and second-order steps are possible."""
+    return problem.dataset.A.size >= LONG and ProximalNewton in rounds_and_bytes(FederatedProblem.of(problem), FISTA)
+
+
+def _by_newton(problem: Problem, most: int, L: float) -> PooledSolution | None:
+    """The end of a search with second derivatives; None where it leaves the numbers' range."""
+    found = solve_federated(problem, "ProximalNewton", tol=1e-15, max_rounds=most)
+    return _certified(problem, found.x, found.rounds, "ProximalNewton", L) if np.isfinite(found.x).all() else None
+
+
+def _by_fista(problem: Problem, x0: np.ndarray, most: int, L: float) -> PooledSolution:
     with precision(problem.dtype):
         x, _, iterations = _restarted_fista(
-            problem.loss, problem.regulariser, problem.dataset, problem.start, 1.0 / problem.lipschitz, max_iterations
+            problem.loss, problem.regulariser, problem.dataset, jnp.asarray(x0), 1.0 / L, most
         )
     x = np.asarray(x)
     if not np.isfinite(x).all():
@@ -228,17 +272,34 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
             f"solve_pooled diverged: the curvature of {type(problem.loss).__name__} has no bound, and the step that suits the "
             "start is too long elsewhere. Use compfed.solve_federated, which adapts it, or scale features and labels down."
         )
-    reached = float(np.linalg.norm(problem.gradient_mapping(x)))
-    # Rounding of L x and of the sums in the gradient, with a margin for long sums.
-    rounding = 100 * np.finfo(float).eps * (problem.lipschitz * np.linalg.norm(x) + np.linalg.norm(problem.gradient(x)))
-    converged = reached <= max(rounding, 1e-14)
-    if not converged:
-        warnings.warn(
-            f"solve_pooled stopped after {int(iterations)} iterations with gradient mapping {reached:.1e} "
-            f"(rounding level is {rounding:.1e}). Give more max_iterations, or add a little ridge to the loss.",
-            stacklevel=2,
-        )
-    return PooledSolution(x, problem.objective(x), reached, int(iterations), bool(converged), problem.convex)
+    return _certified(problem, x, int(iterations), "FISTA", L)
+
+
+def _certified(problem: Problem, x: np.ndarray, iterations: int, method: str, L: float) -> PooledSolution:
+    """x with its gradient mapping over the pooled rows."""
+    reached = float(np.linalg.norm(problem.gradient_mapping(x, 1.0 / L)))
+    converged = reached <= max(_rounding(problem, x, L), 1e-14)
+    return PooledSolution(x, problem.objective(x), reached, iterations, converged, problem.convex, method)
+
+
+def _rounding(problem: Problem, x: np.ndarray, L: float) -> float:
+    """Rounding of L x and of the sums in the gradient, with a margin for long sums."""
+    return float(100 * np.finfo(float).eps * (L * np.linalg.norm(x) + np.linalg.norm(problem.gradient(x))))
+
+
+def check_reference(problem: Problem, x_star: npt.ArrayLike) -> np.ndarray:
+    """x* as a vector, if its certificate holds: that of a solution, or for a plain vector its gradient mapping."""
+    x = problem.point(check_certified(x_star), "x_star")
+    if not isinstance(x_star, (PooledSolution, FederatedSolution)):
+        exact = problem.astype("float64")
+        reached, start = (float(np.linalg.norm(exact.gradient_mapping(point))) for point in (x, exact.start))
+        if reached > max(REFERENCE * start, _rounding(exact, x, exact.lipschitz)):
+            raise InputError(
+                f"x_star has a gradient mapping of norm {reached:.1e}, that of the start is {start:.1e}: it must be at most "
+                f"{REFERENCE:g} of that, or distances to it mean nothing. Use x_star=cf.solve_pooled(problem), or rank by "
+                "criterion='objective'."
+            )
+    return x
 
 
 @jit

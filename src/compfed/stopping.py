@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from compfed.errors import InputError
 from compfed.losses import Logistic, Softmax
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import ProblemSpec
@@ -61,6 +62,16 @@ def has_converged(gradient_mapping: Any, tol: Any) -> Any:
     return gradient_mapping <= tol
 
 
+def check_certified(x_star: Any) -> Any:
+    """x* as it was given, unless it is a solution that says of itself that it did not converge."""
+    if getattr(x_star, "converged", True):
+        return x_star
+    raise InputError(
+        f"x_star is a {type(x_star).__name__} that did not converge: distances to it mean nothing. Solve with more iterations "
+        "or rounds, or leave x_star out and look at the columns objective and gradient_mapping."
+    )
+
+
 @dataclass(frozen=True)
 class Certificate:
     """How far a model can be from stationary, from numbers at the model alone.
@@ -87,8 +98,8 @@ class Certificate:
         Whether x* is the only minimiser; None where that is not known.
     rounding : float
         An estimate of how much of the gradient mapping rounding can hide.
-    convex : bool
-        False if the loss or the penalty is not known to be convex.
+    convex : bool or None
+        Whether the problem is convex; None if that is not known.
 
     Examples
     --------
@@ -104,7 +115,7 @@ class Certificate:
     minimiser_exists: bool = True
     unique: bool | None = None
     rounding: float = 0.0
-    convex: bool = True
+    convex: bool | None = True
 
     @property
     def claim(self) -> str:

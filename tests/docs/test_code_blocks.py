@@ -12,7 +12,8 @@ from places import ROOT
 from compfed.cli import _parser
 
 ELSEWHERE = {"howto/deploy.md"}  # tests/network/test_docs.py
-SLOW = {"howto/sparse-network.md"}  # compiles a network; tests/studies/test_example_network.py runs the example itself
+# compiles a network (tests/studies/test_example_network.py runs the example itself); many methods, seeds and settings
+SLOW = {"howto/sparse-network.md", "howto/compare-methods.md"}
 WITH_CODE = [path for path in written_pages() if blocks(path, "python") and name_of(path) not in ELSEWHERE]
 
 

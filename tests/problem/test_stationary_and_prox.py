@@ -117,7 +117,13 @@ def test_a_loss_that_is_not_convex_gets_no_certificate_of_a_minimum():
     """(w^2 - 1)^2 / 4 has a stationary point at 0 that is a maximum: solvers that start there stay, and must not call it one."""
     well = cf.losses.from_function(lambda w, a, y: (w[0] ** 2 - 1.0) ** 2 / 4 + 0 * a.sum() * y, np.zeros(1))
     double_well = cf.Problem(well, Zero(), SITES)
-    assert not double_well.convex
+    assert double_well.convex is None  # nobody said
+    assert (
+        cf.Problem(
+            cf.losses.from_function(lambda w, a, y: w[0] ** 2 * a[0], np.zeros(1), convex=False), Zero(), SITES
+        ).convex
+        is False
+    )
     found = cf.solve_federated(double_well)
     assert found.converged
     assert found.x[0] == 0.0
@@ -127,4 +133,20 @@ def test_a_loss_that_is_not_convex_gets_no_certificate_of_a_minimum():
     assert convex.convex
     assert cf.solve_federated(convex).certificate.claim == "minimum"
     assert "stationary" not in repr(cf.solve_pooled(convex))
-    assert not problem(MCP(0.01, gamma=30.0)).convex
+    assert problem(MCP(0.01, gamma=30.0)).convex is False  # the penalty is not
+
+
+def test_a_function_that_is_said_to_be_convex_gets_second_order_steps_and_a_minimum():
+    """The logistic loss, once as a function of JAX and once ours: one minimum."""
+    ours = problem(L1(0.1))
+    labels = [np.where(y > 0, 1.0, -1.0) for y in SITES.labels]
+    sites = cf.data.from_arrays(SITES.features, labels)
+    function = cf.losses.from_function(lambda w, a, y: jnp.logaddexp(0.0, -y * (a @ w)), np.zeros(4), 0.05, convex=True)
+    theirs = cf.solve_federated(cf.Problem(function, L1(0.02), sites))
+    known = cf.solve_pooled(cf.Problem(cf.losses.Logistic(ridge=0.05), L1(0.02), sites))
+    assert ours.convex is True
+    assert theirs.certificate.claim == "minimum"
+    assert type(theirs.algorithm).__name__ == "ProximalNewton"
+    np.testing.assert_allclose(theirs.x, known.x, atol=1e-10)
+    with pytest.raises(cf.InputError, match="convex must be True, False or None"):
+        cf.losses.from_function(lambda w, a, y: w @ a, np.zeros(4), convex="yes")  # pyright: ignore[reportArgumentType]  # the mistake

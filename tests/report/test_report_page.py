@@ -55,7 +55,7 @@ def methods_record(count: int = 3) -> dict[str, Any]:
     results = {
         name: {
             "to_accuracy": {"0.01": {"rounds": 5 + k, "bytes": 400.0 * (k + 1)}},
-            "final_optimality": 1e-9,
+            "final": 1e-9,
             "rounds": 59,
         }
         for k, name in enumerate(runs)

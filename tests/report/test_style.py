@@ -96,7 +96,9 @@ def test_every_figure_draws_on_the_axes_that_are_given(tmp_path):
     cv: Any = SimpleNamespace(
         alphas_=alphas, cv_loss_=np.ones((5, 2)), alpha_best_=0.1, alpha_one_standard_error_=np.nan
     )
-    methods: Any = SimpleNamespace(traces={"a": trace_of(np.ones(3))}, unit="rounds")
+    methods: Any = SimpleNamespace(
+        traces={"a": trace_of(np.ones(3))}, unit="rounds", criterion=SimpleNamespace(column="gradient_mapping")
+    )
     draws = [
         lambda ax: cf.plot_path(path, ax=ax), lambda ax: cf.plot_cv(cv, ax=ax), lambda ax: cf.plot_coefficients([1.0, 0.0], ax=ax),
         lambda ax: cf.plot_convergence(trace_of(np.ones(3)), ax=ax), lambda ax: cf.plot_comparison(methods, ax=ax),

@@ -6,11 +6,16 @@ import warnings
 from typing import Any
 
 import cvxpy as cp
+import jax
 import numpy as np
 import pytest
+from places import SHARED
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 import compfed as cf
+from compfed import solve
+
+A9A = SHARED / "adult_a9a"
 
 SIZES = [25, 10, 15]
 D = 8
@@ -202,3 +207,100 @@ def test_a_solution_works_as_an_array(regression):
     trace = cf.simulate(problem, cf.algorithms.ProximalGradient(eta=0.02), 1, x_star=solution, x0=solution)
     assert trace["optimality"].max() <= 1e-13
     assert f"{np.count_nonzero(x)} of {D}" in repr(solution)
+
+
+# --- long passes: second derivatives, the same certificate ---
+
+
+def test_both_roads_end_at_the_same_certified_minimum(classification, monkeypatch):
+    """Newton's method and FISTA share no step. The certificate is the gradient mapping in NumPy, row by row."""
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(0.02), classification)
+    short = cf.solve_pooled(problem)
+    monkeypatch.setattr(solve, "LONG", 1)
+    long = cf.solve_pooled(problem)
+    assert (short.method, long.method) == ("FISTA", "ProximalNewton")
+    assert long.iterations < short.iterations / 3
+    np.testing.assert_allclose(long.x, short.x, atol=1e-12)
+    np.testing.assert_array_equal(long.x == 0, short.x == 0)
+    for found in (short, long):
+        gradient = 0.01 * found.x
+        for A, y in zip(classification.features, classification.labels, strict=True):
+            gradient -= A.T @ (y / (1.0 + np.exp(y * (A @ found.x)))) / len(y) / 3
+        L = problem.lipschitz
+        forward = found.x - gradient / L
+        mapping = L * (found.x - np.sign(forward) * np.maximum(np.abs(forward) - 0.02 / L, 0.0))
+        assert np.linalg.norm(mapping) < 1e-14
+
+
+def test_fista_goes_on_where_second_derivatives_fall_short(classification, monkeypatch):
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(0.02), classification)
+    monkeypatch.setattr(solve, "LONG", 1)
+    newton = solve._by_newton(problem, 2, problem.lipschitz)
+    assert newton is not None
+    assert not newton.converged
+    monkeypatch.setattr(solve, "_by_newton", lambda problem, most, L: newton)
+    found = cf.solve_pooled(problem)
+    assert (found.converged, found.method) == (True, "FISTA")
+
+
+def test_a_problem_without_second_order_steps_takes_fista(classification, monkeypatch):
+    monkeypatch.setattr(solve, "LONG", 1)
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.3), cf.regularisers.MCP(0.05, gamma=30.0), classification)
+    found = cf.solve_pooled(problem)
+    assert (found.method, found.convex, found.claim) == ("FISTA", False, "stationary point")
+
+
+@pytest.mark.skipif(not A9A.exists(), reason="the a9a data set is not part of the repository")
+@pytest.mark.thorough
+def test_a_hundred_clients_of_a9a_take_few_passes():
+    """5,344 passes of FISTA were 27 s here."""
+    table = cf.data.bundled.a9a(A9A)
+    sites = cf.data.from_table(table.X, table.y, np.random.default_rng(0).integers(0, 100, len(table.y)))
+    problem = cf.Problem(cf.losses.Logistic(ridge=1e-4), cf.regularisers.L1(1e-4), sites, weights=sites.shares)
+    found = cf.solve_pooled(problem)
+    assert (found.converged, found.method) == (True, "ProximalNewton")
+    assert found.iterations < 20
+
+
+# --- x* must be one ---
+
+
+def test_a_solution_that_did_not_converge_is_no_reference(classification):
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(0.02), classification)
+    with pytest.warns(UserWarning, match="stopped after 5 iterations"):
+        early = cf.solve_pooled(problem, max_iterations=5)
+    late = cf.solve_federated(problem, max_rounds=2)
+    algorithm = cf.algorithms.FedDA(eta=0.5)
+    for unfinished in (early, late):
+        assert not unfinished.converged
+        for run in (cf.simulate, cf.simulation.run_plain, cf.grid):
+            with pytest.raises(cf.InputError, match="did not converge: distances to it mean nothing"):
+                run(problem, algorithm, 2, x_star=unfinished)
+
+
+def test_a_plain_vector_is_a_reference_if_it_is_stationary(classification):
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(0.02), classification)
+    star = cf.solve_pooled(problem)
+    np.testing.assert_array_equal(solve.check_reference(problem, star), star.x)
+    np.testing.assert_array_equal(solve.check_reference(problem, star.x), star.x)
+    with pytest.raises(
+        cf.InputError, match=r"x_star has a gradient mapping of norm .* it must be at most 1e-10 of that"
+    ):
+        solve.check_reference(problem, star.x + 1e-6)
+
+
+def test_a_loss_that_is_flat_at_its_start_takes_a_lipschitz_constant():
+    """f(w) = 1/(1 + exp(-2 w)) + w^2/20 curves only through its ridge at 0. Its stationary point by bisection."""
+    sites = cf.data.from_arrays([np.ones((1, 1))], [np.ones(1)])
+    sigmoid = cf.losses.from_function(lambda w, a, y: jax.nn.sigmoid(2 * w[0] * a[0] * y), np.zeros(1))
+    flat = cf.Problem(sigmoid, cf.regularisers.Ridge(0.1), sites)
+    with pytest.raises(cf.InputError, match=r"flat where it was looked at.*L="):
+        cf.solve_pooled(flat)
+    found = cf.solve_pooled(flat, L=1.0)
+    low, high = -10.0, 0.0
+    for _ in range(100):
+        w = 0.5 * (low + high)
+        s = 1.0 / (1.0 + np.exp(-2 * w))
+        low, high = (low, w) if 2 * s * (1 - s) + 0.1 * w > 0 else (w, high)
+    assert found.converged
+    assert found.x[0] == pytest.approx(low, rel=1e-9)

@@ -51,3 +51,25 @@ def test_another_file_of_digits_is_read(example, tmp_path):
     assert digits.train[0].shape == (30, 784)
     assert sorted(digits.test[1].tolist()) == list(range(10))
     np.testing.assert_allclose(digits.train[0].mean(axis=0), 0.0, atol=1e-12)
+
+
+@pytest.mark.thorough
+def test_the_quick_comparison_on_a_loss_that_is_not_convex(tmp_path):
+    """Six methods, one figure, one command. What is reported is F at the models, and the share of digits that they read right."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        import nonconvex  # pyright: ignore[reportMissingImports]  # on the path only here
+    compared = nonconvex.main(["--quick", "--out", str(tmp_path / "figure")])
+    assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".png", ".pdf"}
+    X, y, out = nonconvex.digits()
+    problem = nonconvex.problem_of(X[~out], y[~out])
+    assert compared.criterion.column == "objective"
+    assert compared.certificate is None
+    assert len(compared.results) == 6
+    for label, result in compared.results.items():
+        for trace, end in zip(compared.traces[label], result["finals"], strict=True):
+            assert end == pytest.approx(problem.objective(trace.x), rel=1e-4)
+            w = problem.loss.unravel(np.asarray(trace.x, float))
+            scores = np.tanh(X[out] @ w["W_in"] + w["b_in"]) @ w["W_out"] + w["b_out"]
+            assert trace["accuracy"][-1] == pytest.approx(np.mean(scores.argmax(axis=1) == y[out]), abs=0.005)
+        assert result["final"] < 0.4 * np.log(10)  # chance

@@ -10,11 +10,12 @@ import marks
 import numpy as np
 import pytest
 from places import ROOT
+from problems import quadratics
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
 from compfed.solvers.second_order import SOLVERS
-from compfed.studies.method_table import entries, references
+from compfed.studies.method_table import entries, references, table_rows
 
 
 def test_verified_json_is_what_the_marks_say():
@@ -106,6 +107,49 @@ def test_what_is_proved_names_its_theorem_and_its_assumptions():
         document = " ".join((inspect.getmodule(cls).__doc__ or "").split())  # pyright: ignore[reportOptionalMemberAccess]
         assert cls.proof.split(", ")[1] in document
         assert "equal weights" in document
+
+
+@pytest.mark.parametrize("entry", entries(ALGORITHMS.values()), ids=lambda entry: entry.name)
+def test_every_claim_in_the_table_says_its_evidence(entry):
+    """Proved with paper, theorem and a condition on the steps; otherwise observed, of a method of ours as our claim."""
+    cls, claim = entry.method, entry.limit.split("; ")[0]
+    assert cls.citation is not None
+    if "proved" in claim:
+        assert "eta <= " in claim
+        assert f"{cls.citation.authors.split(',')[0]} {cls.citation.year}, " in claim
+    else:
+        assert claim.endswith("ours, observed" if cls.citation.ours else ", observed")
+    assert claim.startswith(("yes", "as 1/t", "all clients only") if cls.exact else "no")
+    if cls.citation.reconstructed:
+        assert cls.citation.short.startswith("reconstruction of ")
+        assert "ours" not in entry.cells()[1]
+    if cls.sampling == "proved":
+        assert entry.sampling.startswith("proved (")
+        assert ", else observed" in entry.sampling
+
+
+def test_two_names_of_one_method_share_a_row():
+    """What the row says, run: FedADMM is FedDR with these parameters, some of the clients and unequal weights included."""
+    rows = {row[0].split(";")[0]: row for row in table_rows(entries(ALGORITHMS.values()))}
+    assert "FedADMM" not in rows
+    assert rows["FedDR"][0] == "FedDR; FedADMM is the same with alpha = 1, lam = 1/rho"
+    assert rows["FedDR"][1] == "Tran-Dinh 2021; reconstruction of Wang 2022"
+    assert len(rows) == len(ALGORITHMS) - 1
+    assert [row[0] for row in table_rows(entries([ALGORITHMS["FedADMM"]]))] == ["FedADMM"]
+    problem = quadratics(0)
+    one, other = (
+        cf.simulate(problem, algorithm, 40, participants=3)
+        for algorithm in (cf.algorithms.FedDR(eta=0.1, lam=0.5), cf.algorithms.FedADMM(eta=0.1, rho=2.0))
+    )
+    np.testing.assert_allclose(other.x, one.x, rtol=1e-9, atol=1e-12)
+
+
+def test_default_steps_of_scaffold_are_so_much_longer_than_its_theorem_allows():
+    problem = quadratics(0, g=cf.regularisers.Zero())
+    theorem = {tau: 1.0 / (81 * problem.client_lipschitz.max() * tau) for tau in (1, 2, 4, 5, 20)}
+    ratios = [cf.algorithms.default_steps("Scaffold", problem, tau).eta / theorem[tau] for tau in theorem]  # pyright: ignore[reportAttributeAccessIssue]  # it has steps
+    assert max(ratios) == pytest.approx(324)
+    assert "up to 324 times longer" in ALGORITHMS["Scaffold"].setting
 
 
 def test_the_skeleton_runs_in_both_engines(monkeypatch):

@@ -125,6 +125,11 @@ def choice(*options: str, default: object = _REQUIRED) -> Field:
     return _static(default, requirement, lambda v: isinstance(v, str) and v in options, str)
 
 
+def truth(default: object = _REQUIRED) -> Field:
+    """Static: True, False, or None where nobody knows."""
+    return _static(default, "True, False or None", lambda v: v is None or isinstance(v, bool), lambda v: v)
+
+
 def part(default: object = _REQUIRED, convert: Callable[..., object] | None = None) -> Field:
     """A leaf that is itself a record (a schedule, a momentum rule), or a tuple of records; `convert` may refuse others."""
     return _field(default, lambda value: (value if convert is None else convert(value), None), static=False)

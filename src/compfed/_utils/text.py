@@ -110,6 +110,35 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as a LaTeX tabular with the rules of booktabs; 1.2e-07 becomes a power of ten."""
+    lines = [" & ".join(map(_latex, row)) + r" \\" for row in (header, *rows)]
+    columns = "l" + "r" * (len(header) - 1)
+    top, *rest = lines
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", top, r"\midrule", *rest, r"\bottomrule", r"\end{tabular}"]
+    )
+
+
+def _latex(cell: str) -> str:
+    """A cell with the characters escaped that LaTeX reads, and powers of ten set as such; "--" for nothing."""
+    if cell == "-":
+        return "--"
+    signs = {c: "\\" + c for c in "&%$#_{}"} | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+    }
+    escaped = "".join(signs.get(character, character) for character in cell)
+
+    def power(found: re.Match[str]) -> str:
+        mantissa, exponent = found.groups()
+        head = "" if float(mantissa) == 1 else rf"{mantissa} \cdot "
+        return f"${head}10^{{{int(exponent)}}}$"
+
+    return re.sub(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]?\d+)", power, escaped)
+
+
 @functools.cache  # reads the files of four packages
 def versions() -> dict[str, str]:
     """The versions of compfed, Python and the packages that compute."""

@@ -77,7 +77,7 @@ class Citation:
         return self._theirs(", ".join(part for part in parts if part))
 
     def _theirs(self, what: str) -> str:
-        return f"ours, after {what}" if self.ours or self.reconstructed else what
+        return f"ours, after {what}" if self.ours else f"reconstruction of {what}" if self.reconstructed else what
 
 
 def with_reference(doc: str, reference: str) -> str:
@@ -106,6 +106,10 @@ class Algorithm(Generic[S, C, D, U]):
         Whether it handles a non-smooth g. None, here and below, means unknown.
     exact : bool or None
         Whether its limit is the minimiser, with full gradients of all clients.
+    exact_proof : str
+        Paper, theorem and step-size condition that prove the limit as we run it by default; "" where tests observe it.
+    setting : str
+        What a reader must know beside that: what the paper proves instead, and where our runs are outside its theory.
     slow : bool
         Exact, but with an error that falls only like 1/t.
     exact_sampled : bool or None
@@ -113,7 +117,9 @@ class Algorithm(Generic[S, C, D, U]):
     sampling : {"no", "observed", "proved"}
         Whether a round may use only some of the clients, and on what evidence.
     proof : str
-        Paper and theorem, for "proved"; the file's docstring has its assumptions.
+        Paper, theorem and conditions, for "proved"; the file's docstring has its assumptions.
+    same_as : (str, str) or None
+        Another method of which this is a second name, and the parameters for which the two coincide.
     schemes : tuple of str
         Sampling schemes that suit the server step where weights differ, the default first.
     state_depends_on : tuple of str or None
@@ -129,10 +135,13 @@ class Algorithm(Generic[S, C, D, U]):
     citation: ClassVar[Citation | None] = None
     composite: ClassVar[bool | None] = None
     exact: ClassVar[bool | None] = None
+    exact_proof: ClassVar[str] = ""
+    setting: ClassVar[str] = ""
     slow: ClassVar[bool] = False
     exact_sampled: ClassVar[bool | None] = None
     sampling: ClassVar[Sampling] = "no"
     proof: ClassVar[str] = ""
+    same_as: ClassVar[tuple[str, str] | None] = None
     schemes: ClassVar[tuple[Scheme, ...]] = ()
     state_depends_on: ClassVar[tuple[str, ...] | None] = None
     scalars: ClassVar[tuple[str, ...]] = ()

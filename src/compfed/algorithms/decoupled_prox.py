@@ -169,6 +169,7 @@ class DecoupledProx(DriftCorrected):
         "Zhang, Hu, Johansson", 2024, "Composite federated learning with heterogeneous data", "ICASSP, Algorithm 1"
     )
     exact = True
+    setting = "its paper proves a neighbourhood (Theorem 1: eta~ <= mu/(150 L^2), eta_g = sqrt(n)); the fixed point is our argument"
     exact_sampled = True
     sampling = "observed"
     schemes = ("self-normalised",)  # any other would move sum_i p_i c_i away from zero

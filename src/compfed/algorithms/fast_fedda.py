@@ -104,6 +104,7 @@ class FastFedDA(Algorithm[Server, Array, Broadcast, Sums]):
     )  # fmt: skip
     composite = True
     exact = True
+    setting = "its paper states O(1/t); the schedules are those of public code"
     slow = True
     exact_sampled = True
     sampling = "observed"

@@ -30,6 +30,7 @@ from jax import Array
 
 from compfed._utils.records import count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
+from compfed.algorithms.feddr import FedDR
 
 
 class Server(NamedTuple):
@@ -78,6 +79,8 @@ class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
     )  # fmt: skip
     composite = True
     exact = True
+    setting = FedDR.setting
+    same_as = "FedDR", "alpha = 1, lam = 1/rho"
     exact_sampled = True
     sampling = "observed"
     schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used

@@ -98,7 +98,7 @@ class FedAvg(AveragedLocalSteps):
     )  # fmt: skip
     composite = False
     sampling = "proved"
-    proof = "Karimireddy 2020, Theorem I"
+    proof = "Karimireddy 2020, Theorem I, small steps and bounded dissimilarity: to a neighbourhood"
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

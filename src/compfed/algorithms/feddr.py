@@ -83,6 +83,7 @@ class FedDR(Algorithm[Server, Client, Broadcast, Update]):
     )  # fmt: skip
     composite = True
     exact = True
+    setting = "from our warm start, at a fixed tau; its theorem asks for local solves of rising accuracy"
     exact_sampled = True
     sampling = "observed"
     schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used

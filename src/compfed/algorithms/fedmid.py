@@ -7,7 +7,8 @@ client drift leaves a floor.
 
 Three readings of the server's prox exist and give different limits:
 
-- "full": parameter eta~, the authors' code. n = tau = eta_g = 1 then minimises f + 2 g.
+- "full": parameter eta~, the authors' code. For g = lam ||.||_1, n = tau = eta_g = 1 then minimises f + 2 g,
+  since prox_{t g}(prox_{t g}(v)) = prox_{2 t g}(v).
 - "single": parameter eta eta_g, the code of Bao et al. (ICML 2022).
 - "none": no server prox, the one-line description in Zhang, Hu, Johansson (ICASSP 2024).
 
@@ -50,6 +51,7 @@ class FedMid(AveragedLocalSteps):
     citation = Citation("Yuan, Zaheer, Reddi", 2021, "Federated Composite Optimization", "ICML, Algorithm 1")
     composite = True
     sampling = "observed"
+    setting = "for an l1 norm, one client and one step it minimises f + 2 g"
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -72,6 +72,7 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
     )  # fmt: skip
     composite = False
     exact = True
+    setting = "from a warm start, at a fixed tau and updates = 1"
 
     eta: float = positive()
     eta_pd: float = positive()

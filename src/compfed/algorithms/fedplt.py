@@ -73,6 +73,7 @@ class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
     )  # fmt: skip
     composite = True
     exact = True
+    setting = "the warm start is the method's own; its abstract claims the limit for strongly convex f_i"
     exact_sampled = True
     sampling = "observed"
     schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used

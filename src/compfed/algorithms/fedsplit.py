@@ -66,6 +66,7 @@ class FedSplit(Algorithm[Global, Client, Global, Update]):
     )
     composite = False
     exact = True
+    setting = "from our warm start; its theorem is for exact local solves"
 
     eta: float = positive()
     s: float = positive()

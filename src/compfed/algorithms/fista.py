@@ -89,6 +89,7 @@ class FISTA(Algorithm[Server, None, Broadcast, Update]):
     )  # fmt: skip
     composite = True
     exact = True
+    setting = "with Restart, the default; for Plain proved (Beck, Teboulle 2009, Theorem 4.4, eta <= 1/L)"
 
     eta: float = positive()
     momentum: Plain | StronglyConvex | Restart = part(default=Restart())

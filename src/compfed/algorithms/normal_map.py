@@ -78,6 +78,7 @@ class NormalMap(Algorithm[Global, Client, Global, Update]):
     )  # fmt: skip
     composite = True
     exact = True
+    setting = "no statement about the paper's own method"
 
     eta: float = positive()
     gamma: float = positive()

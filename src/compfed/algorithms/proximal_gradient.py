@@ -46,6 +46,7 @@ class ProximalGradient(Algorithm[Global, None, Global, Update]):
     citation = Citation("Beck", 2017, "First-Order Methods in Optimization", "SIAM, chapter 10")
     composite = True
     exact = True
+    exact_proof = "Beck 2017, chapter 10, eta <= 1/L"
 
     eta: float = positive()
 

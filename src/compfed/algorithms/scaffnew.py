@@ -109,6 +109,7 @@ class Scaffnew(Algorithm[Global, Client, Global, Update]):
     )  # fmt: skip
     composite = True
     exact = True
+    setting = "Fixed, the default, is outside its theory; with Random proved (its paper, eta <= 1/L)"
 
     eta: float = positive()
     steps: Fixed | Random = part(default=Fixed())

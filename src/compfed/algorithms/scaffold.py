@@ -78,8 +78,10 @@ class Scaffold(Algorithm[Global, Client, Global, Update]):
     )  # fmt: skip
     composite = False
     exact = True
+    exact_proof = "Karimireddy 2020, Theorem III, eta <= 1/(81 L tau eta_g)"
+    setting = "default steps, up to 324 times longer, are observed"
     sampling = "proved"
-    proof = "Karimireddy 2020, Theorem III"
+    proof = "Karimireddy 2020, Theorem III, eta <= 1/(81 L tau eta_g)"
     exact_sampled = True
     schemes = ("self-normalised", "uniform")
 

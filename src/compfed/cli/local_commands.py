@@ -101,8 +101,19 @@ def _add_compare(commands: Commands) -> None:
     budget("--rounds", type=float, metavar="N", help="budget in communication rounds (default: 300)")
     budget("--bytes", type=float, metavar="N", help="budget in bytes sent by a client")
     budget("--gradients", type=float, metavar="N", help="budget in gradient evaluations of a client")
+    budget("--rows", type=float, metavar="N", help="budget in rows that a client reads")
     add("--tau", type=integer, default=5, help="local steps (default: 5)")
     add("--candidates", type=integer, metavar="K", help="step sizes tried per method (default: 7, quick: 3)")
+    add(
+        "--seeds", type=integer, default=1, metavar="K", help="reporting seeds of mini-batches and samples (default: 1)"
+    )
+    add(
+        "--tuning-seeds",
+        type=integer,
+        default=1,
+        metavar="K",
+        help="seeds on which step sizes are compared (default: 1)",
+    )
     add("--batch-size", type=integer, metavar="B", help="mini-batch size (default: full gradients)")
     add("--participants", type=integer, metavar="K", help="clients per round (default: all)")
     add("--clients", type=integer, default=30, help="default: 30")
@@ -110,7 +121,7 @@ def _add_compare(commands: Commands) -> None:
     add("--features", type=integer, default=60, help="default: 60")
     add("--ridge", type=float, default=0.01, help="default: 0.01")
     add("--l1", type=float, default=1e-4, help="0 for a smooth problem (default: 1e-4)")
-    add("--seed", type=integer, default=0, help="of the data and of mini-batches (default: 0)")
+    add("--seed", type=integer, default=0, help="of the data (default: 0)")
     add("--quick", action="store_true", help=quick)
     add("--out", type=Path, metavar="DIR", help="default: results/compare, or results/few-rounds")
     parser.set_defaults(run=compare, parser=parser)
@@ -147,10 +158,11 @@ def _compare_methods(args: argparse.Namespace, out: Path) -> None:
     problem = Problem(losses.Logistic(ridge=args.ridge), g, sites)
     compared = compare_methods(
         problem, _method_names(args.methods), **budget or {"rounds": rounds}, tau=args.tau, candidates=candidates,
-        batch_size=args.batch_size, participants=args.participants, seed=args.seed, out=out,
+        batch_size=args.batch_size, participants=args.participants, seeds=args.seeds, tuning_seeds=args.tuning_seeds, out=out,
     )  # fmt: skip
-    for unit in dict.fromkeys([compared.unit, *COSTS]):
-        print(f"\n{unit} per client to reach an accuracy ||x - x*|| / ||x*||\n\n{compared.table(unit)}")
+    for unit in dict.fromkeys([compared.unit, *(unit for unit in compared.units if unit in COSTS)]):
+        print(f"\n{unit} per client to reach a level ({compared.criterion.words})\n\n{compared.table(unit)}")
+    print("".join(f"\n{note}" for note in compared.notes))
 
 
 def _few_rounds(args: argparse.Namespace, out: Path) -> None:
@@ -186,7 +198,7 @@ def list_methods(args: argparse.Namespace) -> int:
     """Run `compfed list`; return its exit status."""
     from compfed._utils.text import markdown_table, text_table
     from compfed.algorithms import find
-    from compfed.studies.method_table import HEADER, SOLVER_HEADER, entries, references, solver_rows
+    from compfed.studies.method_table import HEADER, SOLVER_HEADER, entries, references, solver_rows, table_rows
 
     names = _method_names(args.methods)
     table = markdown_table if args.markdown else text_table
@@ -198,7 +210,7 @@ def list_methods(args: argparse.Namespace) -> int:
     elif args.what == "references":
         print(table(["method", "reference"], references(methods)))
     else:
-        print(table(HEADER, [e.cells() for e in entries(methods)]))
+        print(table(HEADER, table_rows(entries(methods))))
         if methods is None:
             print("\n" + table(SOLVER_HEADER, solver_rows()))
     return 0

@@ -40,10 +40,11 @@ class Loss(Protocol):
     """A loss f_i(x) = sum_l q_l loss(x; a_l, y_l) + (ridge / 2) ||x||^2: all that a problem needs of it.
 
     A has the features a_l of the rows, y their labels, q their sample weights. No method includes the ridge: the caller
-    adds it. A loss that is known to be convex has an attribute `convex = True`.
+    adds it. `convex` is True for a loss that is convex in x, False for one that is not, and None where nobody knows.
     """
 
     ridge: float
+    convex: bool | None = None
     curvature: float | None = None  # a bound on the second derivative in the prediction, or its eigenvalues
 
     def size(self, width: int) -> int:

@@ -15,7 +15,7 @@ from jax import Array
 
 from compfed._utils.array_namespace import Numbers, is_jax
 from compfed._utils.compilation import jit, precision
-from compfed._utils.records import fixed, nonnegative, record
+from compfed._utils.records import fixed, nonnegative, record, truth
 from compfed.errors import InputError
 from compfed.losses.base import Loss
 from compfed.losses.lipschitz import largest_hessian_eigenvalue
@@ -65,10 +65,9 @@ def _also_for_numpy(method: Method) -> Method:
 class FromFunction(Loss):
     """loss(x; a, y) = function(params, a, y), with params the pytree that x unravels to. See `from_function`."""
 
-    convex = False  # not known to be: a stationary point need not be a minimum
-
     model: Model = fixed()
     ridge: float = nonnegative(default=0.0)
+    convex: bool | None = truth(default=None)
 
     @property
     def start(self) -> np.ndarray:
@@ -145,11 +144,11 @@ def _largest_hessian_eigenvalue(loss: FromFunction, x: Array, A: Array, y: Array
 
 
 def from_function(
-    function: Callable[[Params, Array, Array], Array], params: Params, ridge: float = 0.0
+    function: Callable[[Params, Array, Array], Array], params: Params, ridge: float = 0.0, *, convex: bool | None = None
 ) -> FromFunction:
     """loss(x; a, y) = function(params, a, y) for any differentiable JAX function, such as a neural network.
 
-    Such a loss is not known to be convex: a solver finds a stationary point.
+    Unless `convex` says so, such a loss is not known to be convex: a solver finds a stationary point.
 
     Parameters
     ----------
@@ -160,6 +159,9 @@ def from_function(
         Dicts, lists and arrays. They give the shape of the model and the point where a run starts, unless it is given x0=....
     ridge : float, default=0.0
         Adds (ridge / 2) ||x||^2 to the loss of every site.
+    convex : bool, optional
+        Whether the function is convex in its parameters: True or False; nobody knows if left out. It decides between "minimum"
+        and "stationary point" in results; `cf.testing.check(loss, X, y)` tries it.
 
     Returns
     -------
@@ -179,7 +181,7 @@ def from_function(
     if not callable(function):
         raise InputError(f"from_function needs a function of (params, row, label); got {type(function).__name__}.")
     try:
-        return FromFunction(Model(function, params), ridge)
+        return FromFunction(Model(function, params), ridge, convex)
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

@@ -54,7 +54,7 @@ class WithOffset(OneOutput):
         return self.loss.curvature
 
     @property
-    def convex(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def convex(self) -> bool | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.loss.convex
 
     @property

@@ -419,8 +419,8 @@ def plot_comparison(comparison: Any, *, ax: Axes | None = None) -> Figure:
     True
     """
     if hasattr(comparison, "traces") and hasattr(comparison, "unit"):
-        column = {"rounds": "round", "bytes": "bytes_up", "gradients": "gradients"}[comparison.unit]
-        return plot_convergence(comparison, x=column, ax=ax)
+        column = {"rounds": "round", "bytes": "bytes_up"}.get(comparison.unit, str(comparison.unit))
+        return plot_convergence(comparison, x=column, y=comparison.criterion.column, ax=ax)
     if not hasattr(comparison, "coefficients") or not hasattr(comparison, "own"):
         raise InputError(
             "plot_comparison takes the result of compare_methods or compare_local_federated; got "

@@ -12,16 +12,25 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed.errors import InputError
 from compfed.report.style import AXES, COLUMN, PAGE, blank, figure_and_axes, line_style, plain, save_figure, styled
-from compfed.trace import Trace
+from compfed.trace import COUNTED, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FLOOR = 1e-14  # smaller values are rounding
+FEW_DECADES = 30.0  # where a log axis ends at so many times its beginning, 2 and 5 are labelled too
 MOST_INSIDE = 8  # lines whose names fit into the axes; those of more stand beside them
+ERRORS = (
+    "optimality",
+    "gradient_mapping",
+    "relative_gradient_mapping",
+    "drift",
+    "correction",
+    "lyapunov",
+)  # on a log axis
 MEASURES = ("optimality", "gradient_mapping", "objective")  # on the vertical axis: the first that all runs have
-Place = Literal["upper right", "lower left", "lower right", "center right"]
+Place = Literal["upper right", "lower left", "lower right", "center right", "free corner"]
 
 
 @dataclass(frozen=True)
@@ -68,30 +77,31 @@ def draw(panels: Sequence[Panel], path: Path, rows: int = 1) -> list[Path]:
 
 def draw_panel(panel: Panel, ax: Axes) -> None:
     """Draw the lines of a panel, its axes and its legend."""
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     for line in panel.lines:
-        x = line.traces[0][panel.x]
-        values = np.maximum(
-            np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else -np.inf
-        )
+        x, values = _over_seeds(line.traces, panel.x), _over_seeds(line.traces, line.y or panel.y)
+        x, values = np.median(x, axis=0), np.maximum(values, panel.floor if panel.log else -np.inf)
         style = line_style(line.style)
-        ax.plot(
-            x, np.median(values, axis=0), label=plain(line.label), linewidth=line.width, marker="o" if line.dots else "",
-            markersize=3.0, **style,
-        )  # fmt: skip
+        middle, label = np.quantile(values, 0.5, axis=0, method=_method(values)), plain(line.label)
+        marker = "o" if line.dots else ""
+        ax.plot(x, middle, label=label, linewidth=line.width, marker=marker, markersize=3.0, **style)
         if len(values) > 1:
-            low, high = np.quantile(values, [0.1, 0.9], axis=0)
+            low, high = np.quantile(values, [0.1, 0.9], axis=0, method=_method(values))
             ax.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
     if panel.log:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain text, far quicker to draw than mathtext
-        ax.yaxis.set_minor_formatter(lambda value, _: "")
+        low, high = ax.get_ylim()
+        few = high < FEW_DECADES * low  # one power of ten, or none
+        ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if few and f"{value:e}"[0] in "25" else "")
     if panel.log_x:
         ax.set_xscale("log")
         size = EngFormatter("B")  # 300 B, 20 kB, 1 MB
         ax.xaxis.set_major_formatter(size if panel.x == "bytes" else lambda value, _: f"{value:,.0f}")
         ax.xaxis.set_minor_formatter(lambda value, _: "")
+    elif panel.x == "round":
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     ax.set_xlabel(AXES.get(panel.x) or plain(panel.x))
     ax.set_ylabel(AXES.get(panel.y) or plain(panel.y))
     if panel.title:
@@ -99,7 +109,44 @@ def draw_panel(panel: Panel, ax: Axes) -> None:
     if len(panel.lines) > MOST_INSIDE and panel.legend is not None:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     elif len(panel.lines) > 1 and panel.legend is not None:
-        ax.legend(loc=panel.legend)
+        ax.legend(loc=_free_corner(ax) if panel.legend == "free corner" else panel.legend)
+
+
+Corner = Literal["upper right", "lower left", "lower right", "upper left"]
+CORNERS: dict[Corner, tuple[float, float]] = {
+    "upper right": (0.55, 0.5),
+    "lower left": (0.0, 0.0),
+    "lower right": (0.55, 0.0),
+    "upper left": (0.0, 0.5),
+}
+
+
+def _free_corner(ax: Axes) -> Corner:
+    """The corner with the fewest points of the curves; matplotlib's "best" is slow."""
+    ax.autoscale_view()
+    to_axes = ax.transAxes.inverted()
+    points = np.concatenate([to_axes.transform(ax.transData.transform(line.get_xydata())) for line in ax.get_lines()])
+    inside: dict[Corner, int] = {
+        corner: int(((points >= (x, y)) & (points <= (x + 0.45, y + 0.5))).all(axis=1).sum())
+        for corner, (x, y) in CORNERS.items()
+    }
+    return min(inside, key=lambda corner: inside[corner])
+
+
+def _over_seeds(traces: Sequence[Trace], column: str) -> np.ndarray:
+    """A column of several runs, one row per run. One that ended early diverged, and is infinite from there on."""
+    longest = max(traces, key=len)
+    rows = []
+    for trace in traces:
+        left = len(longest) - len(trace)
+        rest = longest[column][len(trace) :] if column in COUNTED else np.full(left, np.inf)
+        rows.append(np.concatenate([trace[column], rest]).astype(float))
+    return np.array(rows)
+
+
+def _method(values: np.ndarray) -> Any:
+    """How a quantile is taken: between two values, or, where some are infinite, as one of them."""
+    return "linear" if np.isfinite(values).all() else "higher"
 
 
 # --- the public figures ---
@@ -145,15 +192,15 @@ def plot_convergence(runs: Any, x: str = "round", y: str | None = None, *, ax: A
     for column in (x, y):
         for trace in every:
             trace[column]  # raises an error with the columns that there are
-    log = y != "objective"
+    log = y in ERRORS
     lines = [Curve(name, traces, i, dots=len(traces[0]) < 15) for i, (name, traces) in enumerate(named.items())]
     with styled():
         figure, ax = figure_and_axes(ax, COLUMN * 1.3 if len(lines) <= MOST_INSIDE else PAGE, 3.2)
-        draw_panel(Panel("", lines, x=x, y=y, log=log), ax)
+        draw_panel(Panel("", lines, x=x, y=y, log=log, legend="free corner"), ax)
     return figure
 
 
-def runs_by_name(runs: Any) -> dict[str, Sequence[Trace]]:
+def runs_by_name(runs: Any, asked_by: str = "plot_convergence") -> dict[str, Sequence[Trace]]:
     """Traces by name, one for each seed, from all that `plot_convergence` takes."""
     found = getattr(runs, "traces", getattr(runs, "trace_", runs))
     if isinstance(found, Trace):
@@ -167,6 +214,6 @@ def runs_by_name(runs: Any) -> dict[str, Sequence[Trace]]:
     if wrong or not named:
         what = f"no trace under {join_names(wrong)}" if wrong else f"got {type(runs).__name__}"
         raise InputError(
-            f"plot_convergence takes a trace, a fitted estimator, a comparison of methods or a dict of these; {what}."
+            f"{asked_by} takes a trace, a fitted estimator, a comparison of methods or a dict of these; {what}."
         )
     return named

@@ -346,18 +346,19 @@ def convergence_plot(
     caption: str,
     tol: float | None = None,
     styles: Mapping[str, int] | None = None,
+    measure: str | None = None,
 ) -> Plot | None:
     """Runs by name as curves; the horizontal axis is one of the costs that all runs have. None where there is no measure."""
     prepared = {name: _with_bytes(columns) for name, columns in runs.items()}
     every = list(prepared.values())
-    y = next((c for c in Y_AXES if all(c in columns for columns in every)), None)
+    y = next((c for c in ([measure] if measure else Y_AXES) if all(c in columns for columns in every)), None)
     choices = [(c, label) for c, label in X_AXES if all(c in columns for columns in every)]
     if y is None or not choices:
         return None
-    series, ends = [], dict[str, list[float]]()
+    series, ends, log, label = [], dict[str, list[float]](), measure is None or measure in Y_AXES, AXES.get(y, y)
     for k, (name, columns) in enumerate(prepared.items()):
         some = thinned(len(columns["round"]))
-        values = np.maximum(np.asarray(columns[y], float)[some], FLOOR)
+        values = np.maximum(np.asarray(columns[y], float)[some], FLOOR if log else -np.inf)
         data = {c: np.asarray(columns[c], float)[some] for c, _ in choices} | {"y": values}
         style = (styles or {}).get(name, k)
         series.append(Series(name, data, "dots" if len(some) < 40 else "line", style, legend=name))
@@ -370,10 +371,10 @@ def convergence_plot(
         (label, "@" + c + ("{0,0} bytes" if c == "bytes" else "{0.000}" if c == "seconds" else "{0,0}"))
         for c, label in choices
     ]
-    static = static_svg(lambda: _static_convergence(prepared, y, styles, tol), key)
+    static = static_svg(lambda: _static_convergence(prepared, y, styles, tol, log), key)
     return Plot(
-        key, series, choices, AXES[y], caption, y_log=True, choose_log=True, static=static,
-        tooltips=[*tips, (AXES[y].split("  ")[0], "@y{%.3g}")], height=400,
+        key, series, choices, label, caption, y_log=log, choose_log=True, static=static,
+        tooltips=[*tips, (label.split("  ")[0], "@y{%.3g}")], height=400,
     )  # fmt: skip
 
 
@@ -385,7 +386,7 @@ def _with_bytes(columns: Record) -> JsonObject:
 
 
 def _static_convergence(
-    runs: Mapping[str, Record], y: str, styles: Mapping[str, int] | None, tol: float | None
+    runs: Mapping[str, Record], y: str, styles: Mapping[str, int] | None, tol: float | None, log: bool
 ) -> Figure:
     lines = []
     for k, (name, columns) in enumerate(runs.items()):
@@ -394,7 +395,7 @@ def _static_convergence(
         lines.append(Curve(name, [trace], (styles or {}).get(name, k), dots=len(some) < 15))
     figure = blank(7.0, 3.6 if len(lines) < 12 else 5.2)
     ax = figure.subplots()
-    draw_panel(Panel("", lines, y=y), ax)
+    draw_panel(Panel("", lines, y=y, log=log), ax)
     if tol is not None and y == "relative_gradient_mapping":
         ax.axhline(tol, color=GREY, linestyle="--", linewidth=1.0)
     return figure
@@ -594,12 +595,14 @@ def methods_page(record: Record, folder: Path | None) -> Page:
     """Methods compared on one problem, or on several."""
     parts: list[Part] = [f'<div class="cards">{"".join(_method_cards(record))}</div>']
     for number, (group, runs) in enumerate(record["runs"].items()):
-        caption = "Distance from the minimiser x*, relative, against the cost. The buttons hide and show methods."
-        plot = convergence_plot(f"convergence-{number}", runs, caption)
+        caption = f"{_ranked_by(record).capitalize()}, against the cost. The buttons hide and show methods."
+        plot = convergence_plot(
+            f"convergence-{number}", runs, caption, measure=record.get("criterion", {}).get("column")
+        )
         parts.append(html.heading(f"Convergence: {group}" if group else "Convergence"))
         if plot:
             parts.append(plot)
-        parts.append(_cost_tables(record["results"][group]))
+        parts.append(_cost_tables(record["results"][group], _ranked_by(record)))
     problems = html.details("The problem, in full", json.dumps(record.get("problem", {}), indent=1))
     facts = [
         ["date", record.get("created", "-")],
@@ -619,7 +622,7 @@ def _method_cards(record: Record) -> list[str]:
             for name, r in results.items()
             if r["to_accuracy"][level].get("rounds") is not None
         }
-        said = [f"{len(reached)} of {words.plural(len(results), 'method')} come within {level} of the minimiser."]
+        said = [f"{len(reached)} of {words.plural(len(results), 'method')} reach {level} ({_ranked_by(record)})."]
         if reached:
             first = min(reached, key=lambda name: reached[name]["rounds"])
             said.append(f"Fewest rounds: {first}, {words.plural(int(reached[first]['rounds']), 'round')}.")
@@ -627,14 +630,29 @@ def _method_cards(record: Record) -> list[str]:
                 least = min(reached, key=lambda name: reached[name]["bytes"])
                 said.append(f"Fewest bytes: {least}, {words.size(reached[least]['bytes'])} per site.")
         else:
-            nearest = min(results, key=lambda name: results[name]["final_optimality"])
-            said.append(f"Nearest: {nearest}, {words.number(results[nearest]['final_optimality'])}.")
+            nearest = _order(record, results)[0]
+            said.append(f"Nearest: {nearest}, {_end(results[nearest])}.")
         cards.append(html.card(group or "Who arrives?", said))
     return cards
 
 
-def _cost_tables(results: Record) -> str:
-    """Cost per client to each accuracy, one table per unit, the methods that get furthest first."""
+def _ranked_by(record: Record) -> str:
+    """What methods are ranked by, in words."""
+    return record.get("criterion", {}).get("words", "||x - x*|| / ||x*||")
+
+
+def _order(record: Record, results: Record) -> list[str]:
+    """The methods, the one that ends best first."""
+    sign = -1.0 if record.get("criterion", {}).get("rises") else 1.0
+    return sorted(results, key=lambda n: np.inf if results[n]["final"] is None else sign * results[n]["final"])
+
+
+def _end(result: Record) -> str:
+    return "diverged" if result["final"] is None else words.number(result["final"])
+
+
+def _cost_tables(results: Record, ranked_by: str) -> str:
+    """Cost per client to each level, one table per unit, the methods that get furthest first."""
     first = next(iter(results.values()))["to_accuracy"]
     units, tables = list(next(iter(first.values()))), ""
     for unit in units:
@@ -648,9 +666,9 @@ def _cost_tables(results: Record) -> str:
             paid = [costs[unit] for costs in results[name]["to_accuracy"].values()]
             show = words.size if unit == "bytes" else words.number
             cells = ["-" if cost is None else show(cost) for cost in paid]
-            rows.append([name, *cells, words.number(results[name]["final_optimality"])])
+            rows.append([name, *cells, _end(results[name])])
         tables += html.paragraph(
-            f"{unit.capitalize()} per client to reach an accuracy ||x - x*|| / ||x*||; - where it was not reached",
+            f"{unit.capitalize()} per client to reach a level ({ranked_by}); - where it was not reached",
             "note",
         )
         tables += html.table(["method", *(f"to {level}" for level in first), "at the end"], rows, "numbers")

@@ -29,6 +29,7 @@ from compfed.problem_spec import check_lipschitz
 from compfed.sampling import SCHEMES, Scheme
 from compfed.simulation.clock import check_clock
 from compfed.simulation.columns import evaluate_models
+from compfed.stopping import check_certified
 from compfed.trace import COLUMNS, COUNTED, RunState, Trace
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ def check_options(
     return RunOptions(
         problem, bound, int(rounds), batch_size, k, int(record_every), int(seed),
         x0=problem.start if x0 is None else problem.point(x0, "x0"),
-        x_star=None if x_star is None else problem.point(x_star, "x_star"),
+        x_star=None if x_star is None else problem.point(check_certified(x_star), "x_star"),
         resume=None if resume is None else check_resume(resume, problem, bound, x0),
         sampling=check_sampling(sampling, type(bound), problem.weights, k),
         tol=tol,

@@ -38,15 +38,16 @@ from compfed.report.style import check_matplotlib
 from compfed.simulation import simulate
 from compfed.solve import solve_federated
 from compfed.solvers.auto import evaluate_start
-from compfed.solvers.base import Method, SearchOptions
+from compfed.solvers.base import Method, SearchOptions, SecondOrder
 from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
-from compfed.studies.compare_methods import MethodResult, costs_of, is_solver, methods_result, solver_trace
+from compfed.studies.compare_methods import Criterion, MethodResult, costs_of, methods_result, solver_trace
 from compfed.studies.paper.experiments import paper_problem
 from compfed.trace import Trace
 
 METHODS: tuple[Method, ...] = (ProximalNewton, ProximalBFGS, alg.AcceleratedDecoupledProx, alg.FISTA, alg.DecoupledProx)
 STYLES = {"DecoupledProx": 0, "ProximalNewton": 1, "ProximalBFGS": 2, "AcceleratedDecoupledProx": 5, "FISTA": 6}
 ACCURACIES = (1e-2, 1e-4, 1e-6, 1e-8)
+DISTANCE = Criterion("optimality", "||x - x*|| / ||x*||", ACCURACIES)
 COSTS = {"rounds": "round", "bytes": "bytes"}
 ROUNDS = {False: 5000, True: 500}  # at most, at full size and with --quick
 FLOOR = 1e-10  # where curves end
@@ -107,7 +108,7 @@ def algorithm_trace(problem: Problem, method: type[alg.Algorithm], x_star: np.nd
 
 def run(problem: Problem, method: Method, x_star: np.ndarray, rounds: int) -> Trace:
     """The trace of one method, with a column of the bytes both ways."""
-    run_of = solver_trace if is_solver(method) else algorithm_trace
+    run_of = solver_trace if issubclass(method, SecondOrder) else algorithm_trace
     trace = run_of(problem, method, x_star, rounds)  # pyright: ignore[reportArgumentType]  # each takes its own kind
     return replace(trace, columns=trace.columns | {"bytes": trace["bytes_up"] + trace["bytes_down"]})
 
@@ -203,7 +204,7 @@ def few_rounds(quick: bool = False, rounds: int | None = None, out: str | Path |
         found.results[name] = size | {
             "problem": problem.describe(),
             "x_star": {"relative_gradient_mapping": certificate, "nonzeros": nonzeros},
-            "methods": {method: costs_of(trace, ACCURACIES, COSTS) for method, trace in traces.items()},
+            "methods": {method: costs_of([trace], DISTANCE, COSTS) for method, trace in traces.items()},
         }
     steps.finish()
     if out is not None:

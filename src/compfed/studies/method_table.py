@@ -45,24 +45,44 @@ class Entry:
         return self.method.__name__
 
     @property
+    def is_built_in(self) -> bool:
+        """Whether our tests run it."""
+        return self.method.__module__.startswith("compfed.")
+
+    @property
     def sampling(self) -> str:
-        """Whether a sample of clients is proved or observed to be enough, and the scheme of the sample."""
+        """Whether a round may use some of the clients, on what evidence, and the scheme of the sample."""
         cls = self.method
-        proved = f"proved ({cls.proof or 'nowhere named'})" if cls.sampling == "proved" else cls.sampling
-        return proved if cls.sampling == "no" else ", ".join([proved, *cls.schemes[:1]])
+        if cls.sampling == "no":
+            return "no"
+        evidence = self._observed
+        if cls.sampling == "proved":
+            evidence = f"proved ({cls.proof or 'nowhere named'}), else {evidence}"
+        return ", ".join([evidence, *cls.schemes[:1]])
 
     @property
     def limit(self) -> str:
-        """Whether the limit is the minimiser."""
+        """Whether the limit is the minimiser, on what evidence, and in which setting."""
         cls = self.method
+        if cls.exact is None:
+            return "unknown"
+        claim = "as 1/t" if cls.exact and cls.slow else _yes_no(cls.exact)
         if cls.exact and cls.sampling != "no" and cls.exact_sampled is False:
-            return "all clients only"
-        return "as 1/t" if cls.exact and cls.slow else _yes_no(cls.exact)
+            claim = "all clients only"
+        evidence = f"proved ({cls.exact_proof})" if cls.exact_proof else self._observed
+        return f"{claim}, {evidence}" + (f"; {cls.setting}" if cls.setting else "")
+
+    @property
+    def _observed(self) -> str:
+        """Observed by our tests; of a method of ours the claim is ours too, and of one from outside that of its author."""
+        if not self.is_built_in:
+            return "claimed"
+        return "ours, observed" if self.method.citation is not None and self.method.citation.ours else "observed"
 
     @property
     def verified_by(self) -> str:
         """What our tests check; a method from outside the package has none."""
-        if not self.method.__module__.startswith("compfed."):
+        if not self.is_built_in:
             return "not by us; compfed.testing.check(...)"
         listed = f"identities {', '.join(map(str, self.identities))}; " if self.identities else ""
         return listed + ("rate" if self.method.slow else "minimiser" if self.method.exact else "floor")
@@ -92,6 +112,22 @@ def entries(methods: Iterable[type[Algorithm]] | None = None) -> list[Entry]:
         return Entry(cls, cost, tuple(verified.get(cls.__name__, ())))
 
     return [entry(cls) for cls in (known().values() if methods is None else methods)]
+
+
+def table_rows(listed: Iterable[Entry], link: str = "{name}") -> list[list[str]]:
+    """The cells of every row; two names for one method share one. `link` shows a name."""
+    rows: dict[str, list[str]] = {}
+    for entry in listed:
+        cells, same = entry.cells(), entry.method.same_as
+        cells[0] = link.format(name=entry.name)
+        if same is None or same[0] not in rows:
+            rows[entry.name] = cells
+            continue
+        shared = rows[same[0]]
+        shared[0] += f"; {cells[0]} is the same with {same[1]}"
+        for k in (HEADER.index("paper"), HEADER.index("file")):
+            shared[k] += f"; {cells[k]}"
+    return list(rows.values())
 
 
 def solver_rows() -> list[list[str]]:
