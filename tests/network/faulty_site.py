@@ -64,7 +64,7 @@ def compute(seconds: float) -> None:
 def reply(service: SiteService, data: bytes) -> bytes:
     global number
     now = behaviour()
-    header = read_header(data)[0]
+    header = read_header(data, service.settings.name)[0]
     number = header.number
     if now.get("at", number) == number:
         time.sleep(now.get("sleep", 0.0))

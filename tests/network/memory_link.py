@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed.data import Sites
 from compfed.federation import Communication, InProcess
+from compfed.federation.codec import from_bytes, unpack
 from compfed.network import keys
-from compfed.network.envelope import read_header, read_reply, reply_bytes
+from compfed.network.envelope import read_reply, reply_bytes
 from compfed.network.flower import Reply
 from compfed.network.roster import roster_text
 from compfed.network.server import RemoteFederation
@@ -159,7 +160,8 @@ def changed_words(link: MemoryLink, name: str, data: bytes, edit: Callable[[np.n
 
 def number_of(data: bytes) -> int:
     """The number of a message."""
-    return read_header(data)[0].number
+    start = data.index(b"\n") + 5
+    return unpack(from_bytes(data[start : start + int.from_bytes(data[start - 4 : start], "little")]))["number"]
 
 
 def wipe(path: Path) -> None:

@@ -31,7 +31,7 @@ from compfed.cli.demo import free_port
 from compfed.federation.queries import LEAVES
 from compfed.federation.site.ledger import Roster
 from compfed.network import keys
-from compfed.network.roster import roster_fingerprint
+from compfed.network.roster import read_roster, roster_fingerprint
 from compfed.network.settings import FederationSettings
 from compfed.network.site_settings import SiteSettings
 
@@ -194,6 +194,70 @@ def test_a_private_key_given_by_mistake_is_refused_and_not_repeated(compfed, tmp
     assert done.status == 2
     secret = "".join(private.splitlines()[2:-1])
     assert not any(secret[k : k + 20] in done.error for k in range(0, len(secret) - 20, 10))
+
+
+# --- a hundred sites, in one command each ---
+
+
+def test_a_hundred_sites_are_named_admitted_and_listed_in_one_command_each(compfed, tmp_path):
+    names = [f"clinic-{k:02d}" for k in range(100)]
+    (tmp_path / "names.txt").write_text("\n".join(names) + "\n\n")
+    assert compfed("federation", "new", tmp_path / "f", "--sites", tmp_path / "names.txt").status == 0
+    told = compfed("federation", "keys", tmp_path / "f").out
+    assert "Each of 100 sites runs `compfed site init --name NAME" in told
+    assert len(told.splitlines()) < 15
+    made = {name: keys.new_identity().public_key() for name in names}
+    (tmp_path / "sent").mkdir()
+    for k, name in enumerate(names[:-1]):
+        (tmp_path / "sent" / f"{k}.pub").write_text(f"{keys.public_line(made[name])} {name}\n")
+    first = compfed("federation", "admit", tmp_path / "f", "--all", tmp_path / "sent")
+    assert first.out.splitlines()[-1] == "No key yet: clinic-99."
+    assert f"clinic-42  {keys.fingerprint(made['clinic-42'])}" in first.out
+    (tmp_path / "keys.txt").write_text("".join(f"{keys.public_line(made[name])} {name}\n" for name in names))
+    again = compfed("federation", "admit", tmp_path / "f", "--all", tmp_path / "keys.txt")
+    assert again.out.splitlines()[-1].startswith("All sites have a key: compfed federation roster ")
+    assert "Fingerprint of the roster: " in compfed("federation", "roster", tmp_path / "f").out
+    read = read_roster(tmp_path / "f" / "roster.txt")
+    assert {name: keys.fingerprint(key) for name, key in read.items()} == {
+        name: keys.fingerprint(made[name]) for name in names
+    }
+    assert list(read) == names
+
+
+def lines_of(**identities: Any) -> str:
+    return "".join(f"{keys.public_line(key.public_key())} {name}\n" for name, key in identities.items())
+
+
+ONE, OTHER = keys.new_identity(), keys.new_identity()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no public key"),
+        ("nonsense north\n", "line 1: 'nonsense north' is not a site's public key"),
+        (keys.public_line(ONE.public_key()), "line 1: '' is not a name for a site"),
+        (lines_of(west=ONE), "has no site west. To add it, say --new"),
+        (lines_of(north=ONE, south=ONE), "sites 'north' and 'south' have the same key"),
+        (lines_of(north=ONE) + lines_of(north=OTHER), "line 2: another key of site 'north' came before"),
+        ("\u00e9", "is no file of public keys"),
+        ("x" * (2**20 + 1), "is no file of public keys"),
+    ],
+)
+def test_admitting_many_is_all_or_nothing(text, message, compfed, tmp_path):
+    compfed("federation", "new", tmp_path / "f", "--sites", "north,south")
+    before = (tmp_path / "f" / "federation.toml").read_text()
+    (tmp_path / "lines").write_text(text)
+    done = compfed("federation", "admit", tmp_path / "f", "--all", tmp_path / "lines")
+    assert done.status == 2
+    assert message in done.error
+    assert (tmp_path / "f" / "federation.toml").read_text() == before
+
+
+def test_admit_takes_one_site_or_many(compfed, tmp_path):
+    compfed("federation", "new", tmp_path / "f", "--sites", "north,south")
+    assert "many at once by --all PATH" in compfed("federation", "admit", tmp_path / "f", "north").error
+    assert "Leave NAME and KEY out" in compfed("federation", "admit", tmp_path / "f", "north", "--all", tmp_path).error
 
 
 # --- a SuperLink that does not run ---

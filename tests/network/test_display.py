@@ -19,8 +19,8 @@ import compfed as cf
 from compfed.cli.result_text import result_text
 from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
-from compfed.network import operator
-from compfed.network.operator import Display, happening, site_table
+from compfed.network import operator, run_folder
+from compfed.network.operator import Display, happening, site_table, states_text
 from compfed.network.run_folder import RunLog
 from compfed.stopping import Certificate
 
@@ -37,6 +37,7 @@ def answered(log: RunLog, number: int = 1) -> None:
     log.begin(number, ["Describe", "Moments", "Moments"], SITES)
     for site in SITES:
         log.reply(site, seconds=0.25, **FACTS)
+    log.settle()
 
 
 # --- lines ---
@@ -51,6 +52,7 @@ def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
         log.problem("south", "not connected")
         log.reply("north", seconds=0.1, **FACTS)
         log.reply("south", seconds=0.1, **FACTS)
+        log.settle()
         time.sleep(0.05)
         log.problem("", "the SuperLink cannot be used: it is away")
     first, second, third, last = out.getvalue().splitlines()
@@ -113,7 +115,7 @@ def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
     assert max(b - a for a, b in zip([1000.0, *said], [*said, clock[0]], strict=True)) < 10
     assert operator.SILENCE + 2 * operator.REFRESH <= 10
     line = out.getvalue().splitlines()[0]
-    assert re.fullmatch(r"Message 3 \(Moments\): waiting for north, south since \d+ s; not connected: south\.", line)
+    assert re.fullmatch(r"Message 3 \(Moments\): waiting for south, north since \d+ s; not connected: south\.", line)
 
 
 def test_a_line_breaks_the_silence(monkeypatch):
@@ -139,6 +141,7 @@ def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
         log.begin(2, ["LocalUpdate"], SITES)
         log.connected(["north"])
         log.reply("north", seconds=4.25, **FACTS)
+        log.settle()
         time.sleep(0.08)
     drawn = out.getvalue()
     frames = re.split(r"\x1b\[(\d+)F\x1b\[J", drawn)
@@ -156,6 +159,7 @@ def test_the_table_has_a_line_per_site():
     log.begin(2, ["LocalUpdate"], SITES)
     log.connected(["north"])
     log.reply("north", seconds=4.25, **FACTS)
+    log.settle()
     rows = [re.split(r"  +", line.strip()) for line in site_table(log.state, SITES).splitlines()]
     assert rows[0] == ["site", "connected", "last reply", "took", "now"]
     assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "replied"]
@@ -163,6 +167,90 @@ def test_the_table_has_a_line_per_site():
     assert rows[4][0] == "Message 2 (LocalUpdate): waiting for south since 0 s; not connected: south."
     fresh = site_table(RunLog(None, SITES).state, SITES).splitlines()
     assert re.split(r"  +", fresh[2].strip()) == ["north", "?", "-", "-", "-"]
+
+
+# --- a hundred sites ---
+
+MANY = tuple(f"clinic-{k:02d}" for k in range(100))
+
+
+def of_a_hundred() -> RunLog:
+    """Message 2 of a run: 60 sites have replied, 38 are awaited, and two more of them are not connected."""
+    log = RunLog(None, MANY)
+    log.begin(1, ["Enrol"], MANY)
+    for k, name in enumerate(MANY):
+        log.reply(name, seconds=k / 10, **FACTS)
+    log.settle()
+    log.begin(2, ["Evaluate"], MANY)
+    log.connected([name for name in MANY if name not in ("clinic-70", "clinic-90")])
+    for name in MANY[:60]:
+        log.reply(name, seconds=0.5, **FACTS)
+    log.settle()
+    return log
+
+
+def test_the_table_of_many_sites_fits_the_screen_and_begins_with_those_that_hold_the_run_up(monkeypatch):
+    monkeypatch.setenv("LINES", "24")
+    log = of_a_hundred()
+    rows = [re.split(r"  +", line.strip()) for line in site_table(log.state, MANY, most=10).splitlines()]
+    assert len(rows) == 2 + 9 + 2
+    assert [row[0] for row in rows[2:5]] == [
+        "clinic-90",
+        "clinic-70",
+        "clinic-99",
+    ]  # absent, then awaited, the slowest first
+    assert [row[1] for row in rows[2:5]] == ["NO", "NO", "yes"]
+    assert rows[11] == ["and 91 more sites, 31 of them awaited"]
+    out = Terminal()
+    shown = Display(log, out)
+    shown._refresh()
+    assert 0 < shown._drawn <= 23
+    assert [re.split(r"  +", line)[0] for line in site_table(log.state, MANY).splitlines()[2:102]] == list(MANY)
+
+
+def test_what_happens_names_a_few_of_many_sites_and_counts_the_others():
+    assert happening(of_a_hundred().state) == (
+        "Message 2 (Evaluate): waiting for 40 sites: clinic-70, clinic-90, clinic-60, clinic-61, clinic-62 and 35 more since 0 s; "
+        "not connected: clinic-70, clinic-90."
+    )
+
+
+def test_the_same_problem_of_many_sites_is_one_line():
+    log = of_a_hundred()
+    log.take_lines()
+    for name in MANY[60:]:
+        log.problem(name, "no reply in time")
+    log.problem("clinic-07", "it signed in again")
+    assert log.take_lines() == [
+        "  ! message 2, 40 sites (clinic-60, clinic-61, clinic-62, clinic-63, clinic-64 and 35 more): no reply in time",
+        "  ! message 2, site clinic-07: it signed in again",
+    ]
+    assert [each["site"] for each in log.problems] == [*MANY[60:], "clinic-07"]  # the log names every one
+
+
+def test_the_status_of_a_run_is_written_once_for_replies_that_come_together(tmp_path, monkeypatch):
+    written: list[object] = []
+    monkeypatch.setattr(run_folder, "write_private", lambda *args, **_: written.append(args))
+    log = RunLog(tmp_path, MANY)
+    log.begin(1, ["Enrol"], MANY)
+    for name in MANY:
+        log.reply(name, seconds=0.1, **FACTS)
+    log.settle()
+    assert len(written) == 2
+    assert log.state["waiting"] == {}
+    assert set(log.state["last"]) == set(MANY)
+
+
+def test_the_states_of_many_sites_are_grouped_the_worst_first():
+    states = dict.fromkeys(MANY, "connected since 10:00:00 UTC") | {
+        "clinic-03": "never connected", "clinic-05": "signed out at 09:00:00 UTC", "clinic-04": "signed out at 09:01:00 UTC"
+    }  # fmt: skip
+    rows = [re.split(r"  +", line.strip()) for line in states_text(states).splitlines()]
+    assert [row[:2] for row in rows[2:]] == [["never connected", "1"], ["signed out", "2"], ["connected", "97"]]
+    assert rows[3][2] == "clinic-04, clinic-05"
+    assert rows[4][2].endswith("and 85 more")
+    few = {"north": "never connected", "south": "connected since 10:00:00 UTC"}
+    assert states_text(few).splitlines()[3].endswith("connected since 10:00:00 UTC")
 
 
 # --- what happens now ---
@@ -178,6 +266,7 @@ def test_what_happens_now_in_one_sentence():
     log.link("")
     for site in SITES:
         log.reply(site, seconds=0.0, **FACTS)
+    log.settle()
     assert happening(log.state) == "Message 1 is complete; the fit computes the next one."
 
 
@@ -206,6 +295,7 @@ def test_a_long_run_keeps_a_bounded_number_of_lines(tmp_path):
     for number in range(1, 3000):
         log.begin(number, ["LocalUpdate"], ("north",))
         log.reply("north", seconds=0.0, **FACTS)
+        log.settle()
         log.problem("north", "x")
     assert len(log.lines) <= 1000
     assert len(log.problems) <= 1000

@@ -18,6 +18,7 @@ import threading
 import time
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -96,8 +97,13 @@ class Server:
 class Link:
     """A SuperLink with its keys, and what an operator and a site need to reach it."""
 
-    def __init__(self, address: str, folder: Path, recorded: Recorded):
-        self.address, self.folder, self.ca, self.recorded = address, folder, folder / "ca.crt", recorded
+    def __init__(self, address: str, folder: Path, recorded: Recorded, app: Any):
+        self.address, self.folder, self.ca, self.recorded, self.app = address, folder, folder / "ca.crt", recorded, app
+
+    @property
+    def state(self) -> Any:
+        """What the SuperLink keeps."""
+        return self.app.state.linkstate_factory.state()
 
     def operator(self, **identities: Any) -> FlowerLink:
         roster = {name: made.public_key() for name, made in identities.items()}
@@ -119,9 +125,10 @@ def link(folder) -> Iterator[Link]:
     port, secret = free_port(), keys.read_secret(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(superlink, "HOLD", 1.0)
-        recorded = Recorded(superlink.Gate(flower.superlink_app(HOST, port, folder), secret))
+        app = flower.superlink_app(HOST, port, folder)
+        recorded = Recorded(superlink.Gate(app, secret))
         with Server(recorded, folder, port) as server:
-            yield Link(server.address, folder, recorded)
+            yield Link(server.address, folder, recorded, app)
 
 
 @pytest.fixture
@@ -323,6 +330,113 @@ def test_a_waiting_site_gets_its_message_at_once(operator, site):
     assert time.monotonic() - began < 1.0
 
 
+# --- what a message costs ---
+
+
+@contextlib.contextmanager
+def echoing(link: Link, count: int) -> Iterator[tuple[FlowerLink, list[str]]]:
+    """An operator, and sites in threads that send every message back, its bytes in reverse."""
+    identities = {f"site-{k}": keys.new_identity() for k in range(count)}
+    operator, stopped = link.operator(**identities), threading.Event()
+    operator.open()
+    connections = [link.site(made) for made in identities.values()]
+
+    def echo(connection: FleetConnection) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(LinkError):
+                if (delivery := connection.receive()) is not None:
+                    connection.reply(delivery[0], delivery[1][::-1])
+
+    for connection in connections:
+        connection.sign_in()
+    threads = [threading.Thread(target=echo, args=(connection,), daemon=True) for connection in connections]
+    for thread in threads:
+        thread.start()
+    try:
+        yield operator, list(identities)
+    finally:
+        stopped.set()
+        operator.close()
+        for connection in connections:
+            connection.close()
+        for thread in threads:
+            thread.join(10)
+
+
+def exchanged(operator: FlowerLink, messages: dict[str, bytes]) -> dict[str, bytes | None]:
+    """The replies to a message, by site."""
+    sent = operator.push(messages, 600.0)
+    found: dict[str, Any] = {}
+    end = time.monotonic() + 30
+    while len(found) < len(sent) and time.monotonic() < end:
+        found |= operator.pull([taken for taken in sent.values() if taken not in found])
+    return {name: found[taken].data for name, taken in sent.items()}
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "shared"), [(1000, 3, True), (1000, 3, False), (400_000, 10, True), (400_000, 10, False)]
+)
+def test_requests_per_site_and_message(size, most, shared, link):
+    """A short message takes one request of a site to receive it and one to reply; a long one five more, of both sides."""
+    count, messages = 6, 5
+    rng = np.random.default_rng(0)
+    with echoing(link, count) as (operator, names):
+        exchanged(operator, dict.fromkeys(names, b"the first one opens connections"))
+        link.recorded.requests.clear()
+        for _ in range(messages):
+            asked = dict.fromkeys(names, rng.bytes(size)) if shared else {name: rng.bytes(size) for name in names}
+            assert exchanged(operator, asked) == {name: data[::-1] for name, data in asked.items()}
+        made = Counter(path for path, _ in link.recorded.requests)
+    made.pop("/v1/fleet/send-node-heartbeat", None)
+    assert made.total() <= most * count * messages
+    assert made["/v1/fleet/push-messages"] == count * messages
+    assert made["/v1/fleet/pull-messages"] <= count * (messages + 1)
+    distinct = messages if shared else count * messages
+    long = size > flower.INLINE
+    assert made["/v1/runtime/push-messages"] == (messages if shared or not long else distinct)
+    assert made["/v1/runtime/push-object"] == (distinct if long else 0)  # the same content once
+    for path in ("/v1/fleet/pull-object", "/v1/fleet/push-object", "/v1/runtime/pull-object"):
+        assert made[path] == (count * messages if long else 0)
+    assert made["/v1/control/list-nodes"] == 0
+
+
+def test_the_superlink_keeps_nothing_of_messages_that_were_answered(link):
+    """A run may have any number of messages: objects and sessions of Flower's do not add up, and end with the run."""
+    state = link.state
+
+    def kept() -> tuple[int, ...]:
+        stores = state.object_store.store, state._object_push_sessions, state.message_ins_store, state.message_res_store
+        return tuple(len(store) for store in stores)
+
+    before = kept()
+    with echoing(link, 3) as (operator, names):
+        found = []
+        for k in range(12):
+            size = 1000 if k % 3 else 400_000
+            exchanged(operator, {name: bytes([k, *name.encode()]) * (size // 4) for name in names})
+            found.append(kept())
+        assert found[-1] == found[5]
+        assert sum(len(entry.content) for entry in state.object_store.store.values()) == 0
+        assert kept()[2:] == before[2:]
+    assert kept() == before
+
+
+def test_a_message_that_is_sent_again_is_another_one(link, operator, site):
+    """The first may be lost, or answered late: Flower drops a message with an id that it has."""
+    operator.open()
+    ids = [operator.push({"site": b"question %d" % k}, 600.0)["site"] for k in range(3)]
+    assert len(set(ids)) == 3
+    for k, sent in enumerate(ids):
+        metadata, data = received(site)
+        assert (metadata.message_id, data) == (sent, b"question %d" % k)
+        site.reply(metadata, b"answer %d" % k)
+    assert [pulled(operator, sent).data for sent in ids] == [b"answer 0", b"answer 1", b"answer 2"]
+    last = operator.push({"site": b"question 3"}, 600.0)["site"]
+    assert last == ids[-1]  # its reply was read: the id is free
+    metadata, data = received(site)
+    assert data == b"question 3"
+
+
 # --- runs ---
 
 
@@ -426,7 +540,7 @@ def test_a_fit_over_flower_has_the_bits_of_this_process(secure_sum, link, tmp_pa
     assert sum("connected to" in line for line in said) == 3
     paths_asked = {path for path, _ in link.recorded.requests if path.startswith("/v1/fleet/")}
     assert paths_asked <= FLEET_PATHS
-    assert {"/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/push-object"} <= paths_asked
+    assert {"/v1/fleet/pull-messages", "/v1/fleet/push-messages"} <= paths_asked
 
 
 @pytest.fixture

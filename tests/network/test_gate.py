@@ -14,9 +14,24 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message, Metadata
+from flwr.proto.recorddict_pb2 import RecordDict
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
+
 from compfed.network import superlink
-from compfed.network.flower import GATE_HEADER
-from compfed.network.superlink import FLEET_PATHS, OPERATOR_WAITS, SITES_WAIT, Gate, is_local
+from compfed.network.flower import GATE_HEADER, TASK_HEADER
+from compfed.network.superlink import (
+    FLEET_PATHS,
+    OPERATOR_CONTENT,
+    OPERATOR_PUSHES,
+    OPERATOR_WAITS,
+    SITES_CONTENT,
+    SITES_PUSH,
+    SITES_WAIT,
+    Gate,
+    is_local,
+)
 
 SECRET = b"s" * 32
 TOKEN = hmac.new(SECRET, b"compfed/gate/1", hashlib.sha256).hexdigest()
@@ -267,52 +282,274 @@ def test_a_client_that_hangs_up_in_its_request_reaches_nobody():
     assert stub.seen == []
 
 
+@pytest.mark.usefixtures("small")
+def test_a_long_reply_does_not_travel_in_its_announcement(monkeypatch):
+    """The operator reads the announcements of many sites in one response: their size is bounded."""
+    monkeypatch.setattr(superlink, "INLINE", 2000)
+    monkeypatch.setattr(superlink, "FRAMING", 100)
+    stub = Stub()
+    assert asked(stub, SITES_PUSH, headers=[NODE], body=b"x" * 2100) == (200, b"ok")
+    assert asked(stub, SITES_PUSH, headers=[NODE], body=b"x" * 2101)[0] == 413
+    assert asked(stub, SITES_CONTENT, headers=[NODE], body=b"x" * 2101) == (200, b"ok")
+    assert asked(stub, OPERATOR_PUSHES, token=TOKEN, body=b"x" * 2101) == (200, b"ok")
+    assert [path for path, _ in stub.seen] == [SITES_PUSH, SITES_CONTENT, OPERATOR_PUSHES]
+
+
 # --- how long ---
 
 
-@pytest.mark.parametrize(
-    ("waits", "wakes"), [(SITES_WAIT, "/v1/runtime/push-messages"), (OPERATOR_WAITS, "/v1/fleet/push-messages")]
-)
-def test_a_held_request_is_answered_when_there_is_a_message(waits, wakes, monkeypatch):
+@pytest.fixture(autouse=True)
+def patient(monkeypatch) -> None:
+    """Nothing happens because of time; the header `node` has the id of a registered node."""
     monkeypatch.setattr(superlink, "HOLD", 15.0)
     monkeypatch.setattr(superlink, "LOOK_AGAIN", 15.0)
-    stub = Stub(b"", b"pushed", b"a message")
+    monkeypatch.setattr(superlink, "node_of", lambda app, headers: int(headers.get(b"node", 0)) or None)
 
-    async def both() -> tuple[Any, float]:
-        gate = Gate(stub, SECRET)
-        waiting = asyncio.ensure_future(Client(gate, waits, token=TOKEN)())
+
+def site(gate: Any, node: int) -> Client:
+    """The request of a site for messages."""
+    return Client(gate, SITES_WAIT, headers=[(b"node", b"%d" % node)], client=AWAY)
+
+
+def operator(gate: Any, replies: int = 1, name: bytes = b"a run") -> Client:
+    """The request of an operator for replies to so many messages."""
+    body = PullAppMessagesRequest(message_ids=[str(k) for k in range(replies)]).SerializeToString()
+    return Client(gate, OPERATOR_WAITS, token=TOKEN, headers=[(TASK_HEADER.encode(), name)], body=body)
+
+
+def messages(nodes: Any, inline: bool = True) -> list[Message]:
+    content = RecordDict(items=[RecordDict.Item(key="compfed")]) if inline else RecordDict()
+    return [Message(metadata=Metadata(dst_node_id=node), content=content) for node in nodes]
+
+
+def pushes(gate: Any, *nodes: int, inline: bool = True) -> Client:
+    """The request of an operator that pushes a message to each of some nodes."""
+    body = PushAppMessagesRequest(messages_list=messages(nodes, inline)).SerializeToString()
+    return Client(gate, OPERATOR_PUSHES, token=TOKEN, body=body)
+
+
+def replies(gate: Any, inline: bool = True) -> Client:
+    """The request of a site that pushes a reply."""
+    body = PushMessagesRequest(messages_list=messages([1], inline)).SerializeToString()
+    return Client(gate, SITES_PUSH, client=AWAY, body=body)
+
+
+class Mailbox:
+    """An app like Flower: hands out the messages that were pushed, once each, and notes who asked when there were none."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, list[bytes]] = {}
+        self.asked = list[tuple[int, int]]()  # node, and how many messages it got
+        self.refuses = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive()).get("body", b"")
+        status, answer = 200, b""
+        if scope["path"] == OPERATOR_PUSHES:
+            for message in PushAppMessagesRequest.FromString(body).messages_list:
+                self.waiting.setdefault(message.metadata.dst_node_id, []).append(b"a message")
+        elif scope["path"] == SITES_PUSH:
+            self.waiting.setdefault(0, []).append(b"r")
+        elif scope["path"] == OPERATOR_WAITS:
+            answer = b"".join(self.waiting.pop(0, []))
+            self.asked.append((0, len(answer)))
+        elif scope["path"] == SITES_WAIT:
+            node = int(dict(scope["headers"])[b"node"])
+            await asyncio.sleep(0)  # others come in between
+            if self.refuses:
+                status, answer = 401, b"who are you"
+            elif found := self.waiting.get(node, []):
+                answer = found.pop(0)
+            self.asked.append((node, 1 if answer else 0))
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def test_flower_is_asked_once_by_the_site_that_a_message_is_for():
+    async def one() -> tuple[Any, float, Mailbox]:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        waiting = [asyncio.ensure_future(site(gate, node)()) for node in (7, 8)]
+        await asyncio.sleep(0.05)
+        assert app.asked == []
+        began = time.monotonic()
+        await pushes(gate, 7)()
+        answer, seconds = await waiting[0], time.monotonic() - began
+        await asyncio.sleep(0.05)
+        assert not waiting[1].done()
+        waiting[1].cancel()
+        return answer, seconds, app
+
+    answer, seconds, app = run(one)
+    assert answer == (200, b"a message")
+    assert seconds < 2
+    assert app.asked == [(7, 1)]
+
+
+def test_messages_that_came_before_are_handed_out_at_once_one_by_one():
+    async def one() -> Mailbox:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        await pushes(gate, 7, 8, 7)()
+        assert [await site(gate, 7)() for _ in range(2)] == [(200, b"a message")] * 2
+        third = asyncio.ensure_future(site(gate, 7)())
+        await asyncio.sleep(0.05)
+        assert not third.done()
+        await pushes(gate, 7)()
+        assert await third == (200, b"a message")
+        return app
+
+    assert run(one).asked == [(7, 1)] * 3
+
+
+def test_a_message_whose_content_follows_wakes_nobody_before_it():
+    async def one() -> Mailbox:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        waiting = asyncio.ensure_future(site(gate, 7)())
+        await pushes(gate, 7, inline=False)()
+        await asyncio.sleep(0.05)
+        assert (app.asked, waiting.done()) == ([], False)
+        await Client(gate, OPERATOR_CONTENT, token=TOKEN)()
+        assert await waiting == (200, b"a message")
+        return app
+
+    assert run(one).asked == [(7, 1)]
+
+
+def test_a_stranger_is_not_held_and_takes_no_message_from_a_site():
+    """Whoever shows the public key of a site without its signature is refused by Flower; the message stays."""
+
+    async def one() -> None:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        assert await site(gate, 0)() == (200, b"")  # a key that is not registered
+        await pushes(gate, 7)()
+        app.refuses = True
+        assert (await site(gate, 7)())[0] == 401
+        app.refuses = False
+        assert await site(gate, 7)() == (200, b"a message")
+
+    run(one)
+
+
+def test_a_message_that_comes_while_flower_says_no_is_not_missed(monkeypatch):
+    """Two requests of a site wait; both ask, one gets the message. The next message wakes the other one."""
+
+    async def one() -> None:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        both = [asyncio.ensure_future(site(gate, 7)()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        await pushes(gate, 7)()
+        await asyncio.sleep(0.05)
+        assert sum(each.done() for each in both) == 1
+        await pushes(gate, 7)()
+        assert await asyncio.gather(*both) == [(200, b"a message")] * 2
+
+    run(one)
+
+
+def test_an_operator_is_woken_by_a_reply_and_collects_those_that_come_together(monkeypatch):
+    monkeypatch.setattr(superlink, "LINGER", 0.1)
+
+    async def one() -> tuple[Any, Mailbox]:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        waiting = asyncio.ensure_future(operator(gate, 4)())
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            await replies(gate)()
+            await asyncio.sleep(0.01)
+        return await waiting, app
+
+    answer, app = run(one)
+    assert answer == (200, b"rrr")
+    assert app.asked == [(0, 0), (0, 3)]  # when it came, and after the moment for which three waited for a fourth
+
+
+def test_an_operator_whose_replies_are_all_there_does_not_wait_for_others(monkeypatch):
+    monkeypatch.setattr(superlink, "LINGER", 10.0)
+    monkeypatch.setattr(superlink, "LONGEST_LINGER", 10.0)
+
+    async def one() -> None:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        began = time.monotonic()
+        for _ in range(2):
+            waiting = asyncio.ensure_future(operator(gate, 3)())
+            await asyncio.sleep(0.02)
+            for _ in range(3):
+                await replies(gate)()
+            assert await waiting == (200, b"rrr")
+        assert time.monotonic() - began < 5
+
+    run(one)
+
+
+def test_a_long_reply_wakes_the_operator_when_its_content_is_there():
+    async def one() -> None:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        waiting = asyncio.ensure_future(operator(gate)())
+        await asyncio.sleep(0.02)
+        await replies(gate, inline=False)()
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        began = time.monotonic()
-        assert await Client(gate, wakes, token=TOKEN)() == (200, b"pushed")
-        return await waiting, time.monotonic() - began
+        await Client(gate, SITES_CONTENT, client=AWAY)()
+        assert await waiting == (200, b"r")
 
-    (status, body), seconds = run(both)
-    assert (status, body) == (200, b"a message")
-    assert seconds < 2
-    assert [path for path, _ in stub.seen] == [waits, wakes, waits]
-    assert stub.seen[0][1] == stub.seen[2][1] == b"x"  # the same request, asked again
+    run(one)
 
 
-def test_a_message_that_is_there_is_not_held():
-    stub = Stub(b"a message")
-    began = time.monotonic()
-    assert asked(stub, SITES_WAIT) == (200, b"a message")
-    assert time.monotonic() - began < 1
+def test_two_operators_do_not_take_each_others_turn():
+    async def one() -> None:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        both = [asyncio.ensure_future(operator(gate, 1, name)()) for name in (b"one", b"two")]
+        await asyncio.sleep(0.02)
+        for _ in range(2):
+            await replies(gate)()
+            await asyncio.sleep(0.02)
+        assert await asyncio.gather(*both) == [(200, b"r")] * 2
+
+    run(one)
+
+
+def test_what_is_no_message_of_flower_wakes_nobody():
+    async def one() -> None:
+        app = Stub(b"ok")
+        gate = Gate(app, SECRET)
+        for path in (OPERATOR_PUSHES, SITES_PUSH):
+            await Client(gate, path, token=TOKEN, body=b"\xff\xff")()
+        assert (gate._mail, gate._replies) == ({}, 1)
+
+    run(one)
 
 
 def test_an_error_is_not_held():
-    assert asked(Stub(b"", status=401), SITES_WAIT) == (401, b"")
-    assert asked(Stub(b"{}", status=500), SITES_WAIT) == (500, b"{}")
+    for status, body in ((401, b""), (500, b"{}")):
+        assert asked(Stub(b"", body, status=status), OPERATOR_WAITS, token=TOKEN)[0] == status
 
 
 def test_a_held_request_ends_after_its_time(monkeypatch):
     monkeypatch.setattr(superlink, "HOLD", 0.2)
     stub = Stub(b"")
     began = time.monotonic()
-    assert asked(stub, SITES_WAIT) == (200, b"")
+    assert asked(stub, SITES_WAIT, headers=[(b"node", b"7")]) == (200, b"")
     assert 0.15 < time.monotonic() - began < 5
-    assert len(stub.seen) == 2  # once at the beginning, once at the end
+    assert len(stub.seen) == 1  # at the end: it is Flower that says there is none
+
+
+def test_held_requests_end_when_the_server_does():
+    async def one() -> Any:
+        gate = Gate(Mailbox(), SECRET)
+        waiting = [asyncio.ensure_future(client()) for client in (site(gate, 7), operator(gate))]
+        await asyncio.sleep(0.02)
+        gate.stop()
+        return await asyncio.gather(*waiting)
+
+    assert run(one) == [(200, b"")] * 2
 
 
 def test_the_operator_learns_of_nodes_that_have_gone(monkeypatch):
@@ -321,14 +558,13 @@ def test_the_operator_learns_of_nodes_that_have_gone(monkeypatch):
     assert asked(Stub(b"", b"", b"gone"), OPERATOR_WAITS, token=TOKEN) == (200, b"gone")
 
 
-@pytest.mark.parametrize("path", [SITES_WAIT, OPERATOR_WAITS])
-def test_a_held_request_whose_client_hung_up_is_dropped(path, monkeypatch):
-    monkeypatch.setattr(superlink, "HOLD", 15.0)
-    monkeypatch.setattr(superlink, "LOOK_AGAIN", 15.0)
+@pytest.mark.parametrize("who", [lambda gate: site(gate, 7), operator])
+def test_a_held_request_whose_client_hung_up_is_dropped(who):
     stub = Stub(b"", b"a message for nobody")
 
     async def one() -> tuple[Client, float]:
-        client = Client(Gate(stub, SECRET), path, token=TOKEN)
+        gate = Gate(stub, SECRET)
+        client = who(gate)
         waiting = asyncio.ensure_future(client())
         await asyncio.sleep(0.05)
         began = time.monotonic()
@@ -339,24 +575,17 @@ def test_a_held_request_whose_client_hung_up_is_dropped(path, monkeypatch):
     client, seconds = run(one)
     assert seconds < 2
     assert client.sent == []
-    assert len(stub.seen) == 1  # no message was taken out for a client that is not there
+    assert len(stub.seen) <= 1  # no message was taken out for a client that is not there
 
 
-def test_many_are_woken_at_once(monkeypatch):
-    monkeypatch.setattr(superlink, "HOLD", 15.0)
-    count, cached = 50, b"a message"
-
-    class Messages(Stub):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if scope["path"] == "/v1/runtime/push-messages":
-                self.bodies = [cached]
-            await super().__call__(scope, receive, send)
+def test_many_are_woken_at_once():
+    count = 50
 
     async def all_of_them() -> list[Any]:
-        gate = Gate(Messages(b""), SECRET)
-        waiting = [asyncio.ensure_future(Client(gate, SITES_WAIT)()) for _ in range(count)]
+        gate = Gate(Mailbox(), SECRET)
+        waiting = [asyncio.ensure_future(site(gate, node)()) for node in range(1, count + 1)]
         await asyncio.sleep(0.05)
-        await Client(gate, "/v1/runtime/push-messages", token=TOKEN)()
+        await pushes(gate, *range(1, count + 1))()
         return await asyncio.gather(*waiting)
 
-    assert run(all_of_them) == [(200, cached)] * count
+    assert run(all_of_them) == [(200, b"a message")] * count

@@ -369,10 +369,19 @@ def test_a_header_of_other_queries_is_refused(tmp_path):
     )
 
 
-def test_a_message_for_another_site_is_refused(tmp_path):
+def test_a_message_of_a_run_without_this_site_is_refused(tmp_path):
     path = site(tmp_path)
-    for data in (enrol(place=1), message(Moments(), place=1)):
-        assert reason(path, data) == "a message is for the site 'south'; this is 'north'."
+    for names in (("south", "west"), (), ("\x1b[2J",)):
+        wrong = reason(path, message_bytes(Header("run", 1, 0, 0, names, ENROL), Body(())))
+        assert wrong.startswith("a message for a run without this site, 'north'; its sites are ")
+        assert "\x1b" not in wrong
+    twice = message_bytes(Header("run", 1, 0, 0, ("north", "south", "north"), ENROL), Body(()))
+    assert reason(path, twice) == "a message whose header does not name each site once."
+
+
+def test_all_sites_get_the_same_bytes_and_each_knows_its_place():
+    assert enrol(place=1) == enrol(place=0)
+    assert [read_header(enrol(), name)[0].place for name in NAMES] == [0, 1]
 
 
 def test_other_sites_in_the_same_run_are_refused(tmp_path):
@@ -405,15 +414,14 @@ def test_enrolments_of_others_are_those_of_the_run_and_of_this_table(tmp_path):
 
 BROKEN = {
     "nothing": b"",
-    "another protocol": enrol().replace(b"query 4", b"query 3", 1),
-    "a reply": b"compfed reply 4\n" + enrol(),
+    "another protocol": enrol().replace(b"query 5", b"query 3", 1),
+    "a reply": b"compfed reply 5\n" + enrol(),
     "a header beyond the end": QUERY + (2**31).to_bytes(4, "little") + b"x" * 100,
     "an empty header": QUERY + (0).to_bytes(4, "little"),
     "half a message": message(Moments())[:-20],
     "no queries": enrol()[: len(QUERY) + 4],
     "number 0": enrol(number=0),
     "after itself": enrol(number=1, after=1),
-    "a place that is not there": enrol(place=2),
     "noise": np.random.default_rng(0).bytes(1000),
     "noise behind a header": message(Moments())[:300] + np.random.default_rng(0).bytes(1000),
 }
@@ -695,7 +703,7 @@ def test_files_are_for_their_owner_only_whatever_the_umask(tmp_path):
         path = site(tmp_path)
         answered(path, first(path, Evaluate(OBJECTIVE, np.zeros((1, D)))))
         service = service_of(path)
-        service.began = time.monotonic(), read_header(message(Moments()))[0]
+        service.began = time.monotonic(), read_header(message(Moments()), "north")[0]
         service.mark_overdue()
     finally:
         os.umask(before)

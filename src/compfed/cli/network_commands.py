@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from compfed._utils.text import printable, text_table
+from compfed._utils.text import join_names, printable, text_table
 from compfed.cli.help_text import ExampleFormatter, example_text
 from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands
@@ -19,6 +19,7 @@ from compfed.cli.result_text import result_text
 from compfed.errors import InputError
 
 Command = Callable[[argparse.Namespace], int]
+SHOWN = 12  # sites that are told one by one what to do
 
 
 FIRST_FEDERATION = (
@@ -105,13 +106,21 @@ def _add_federation(steps: Commands) -> None:
     schema.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/schema.toml")
     roster.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/roster.txt")
     demo.add_argument("--out", type=Path, default="results/federation", metavar="DIR", help="default: %(default)s")
-    new.add_argument("--sites", required=True, metavar="A,B,...", help="names of the sites, in order")
+    new.add_argument(
+        "--sites", required=True, metavar="A,B,...", help="names of the sites, in order, or a file with a name per line"
+    )
     dialled = "the address that sites dial (default: %(default)s)"
     new.add_argument("--superlink", default="127.0.0.1:8443", metavar="HOST:PORT", help=dialled)
     keys.add_argument("--demo", action="store_true", help="also make the keys of all sites, for a trial on one machine")
-    admit.add_argument("name", metavar="NAME", help="the site")
+    admit.add_argument("name", metavar="NAME", nargs="?", help="the site")
     key = "the line that `compfed site init` printed there, or a file that holds it"
-    admit.add_argument("key", metavar="KEY", help=key)
+    admit.add_argument("key", metavar="KEY", nargs="?", help=key)
+    admit.add_argument(
+        "--all",
+        type=Path,
+        metavar="PATH",
+        help="many sites at once: a file with their lines, or a folder with their .pub files",
+    )
     admit.add_argument("--new", action="store_true", help="add a site that federation.toml does not have")
 
 
@@ -147,7 +156,10 @@ def _add_site(steps: Commands) -> None:
 def _new(args: argparse.Namespace) -> int:
     from compfed.network.settings import new_federation
 
-    path = new_federation(args.folder, [name.strip() for name in args.sites.split(",")], args.superlink)
+    given, names = Path(args.sites), args.sites.split(",")
+    if len(names) == 1 and given.is_file():
+        names = [line for line in given.read_text(encoding="utf-8").splitlines() if line.strip()]
+    path = new_federation(args.folder, [name.strip() for name in names], args.superlink)
     print(f"{path}\nNext: choose the estimator there, then: compfed federation keys {args.folder}")
     return 0
 
@@ -161,6 +173,12 @@ def _keys(args: argparse.Namespace) -> int:
         print(path)
     print(f"\nSend to every site: {settings.keys / 'ca.crt'}, and the address {settings.superlink}. Nothing else.")
     print(f"Stay here: everything else in {settings.keys}.")
+    if len(settings.names) > SHOWN and not args.demo:
+        print(
+            f"Each of {len(settings.names)} sites runs `compfed site init --name NAME --superlink {settings.superlink}` and sends its "
+            f"node.key.pub. Put them into one folder, under names of your choice. Then: compfed federation admit {args.folder} --all FOLDER"
+        )
+        return 0
     for name in settings.names:
         if args.demo:
             from compfed.cli.demo import make_site
@@ -181,8 +199,24 @@ def _keys(args: argparse.Namespace) -> int:
 
 def _admit(args: argparse.Namespace) -> int:
     from compfed.network import keys
-    from compfed.network.settings import admit
+    from compfed.network.settings import FederationSettings, admit, admit_all
 
+    if args.all is not None:
+        if args.name is not None:
+            raise InputError("--all admits the sites that its lines name. Leave NAME and KEY out.")
+        found = admit_all(args.folder, args.all, args.new)
+        rows = [[name, keys.fingerprint(key)] for name, key in found.items()]
+        print(text_table(["site", "fingerprint of its key"], rows))
+        settings = FederationSettings.read(args.folder, check_estimator=False)
+        missing = [name for name in settings.names if name not in settings.admitted]
+        print("Compare each fingerprint with its site, by telephone.")
+        if missing:
+            print(f"No key yet: {join_names(missing, most=12)}.")
+        else:
+            print(f"All sites have a key: compfed federation roster {args.folder}")
+        return 0
+    if args.name is None or args.key is None:
+        raise InputError("a site is admitted by NAME and KEY, many at once by --all PATH.")
     given = Path(args.key)
     line = given.read_text() if len(args.key) < 200 and given.is_file() else args.key
     key, other = admit(args.folder, args.name, line, args.new)
@@ -267,7 +301,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from compfed.network.operator import happening, site_states
+    from compfed.network.operator import happening, site_states, states_text
     from compfed.network.run_folder import is_alive, read_status
     from compfed.network.settings import FederationSettings
 
@@ -289,7 +323,7 @@ def _status(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text({"sites": sites, "problem": problem, "run": run, "process": process, "status": status}))
     else:
-        print(problem or text_table(["site", "state"], [list(pair) for pair in sites.items()]))
+        print(problem or states_text(sites))
         print(run)
     return 1 if problem else 0
 

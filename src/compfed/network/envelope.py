@@ -2,8 +2,8 @@
 
 Both are bytes of the one codec (`compfed.federation.codec`), behind a line that names the protocol:
 
-    message   b"compfed query 4\n" + length of the header + header (run, number, after, place, names, ...) + body
-    reply     b"compfed reply 4\n" + length of the signature + signature + fields (run, number, site, kind, ...)
+    message   b"compfed query 5\n" + length of the header + header (run, number, after, names, ...) + body
+    reply     b"compfed reply 5\n" + length of the signature + signature + fields (run, number, site, kind, ...)
 
 A site signs its reply with its identity key, so that the operator can verify where the bytes come from. The first message of
 a run asks every site to enrol. Its signed replies travel to all sites with the second message: the session is a hash of
@@ -32,7 +32,7 @@ from compfed.federation.queries import QUERIES
 from compfed.federation.query import LARGEST_LIFT, LIFT, Query, Weighted
 from compfed.network.keys import PrivateKey, PublicKey, Roster
 
-PROTOCOL = 4
+PROTOCOL = 5
 QUERY, REPLY = f"compfed query {PROTOCOL}\n".encode(), f"compfed reply {PROTOCOL}\n".encode()
 LONGEST_HEADER, LONGEST_SIGNATURE = 2**20, 200  # bytes
 MOST_SITES = 10_000
@@ -46,7 +46,7 @@ class Header(NamedTuple):
     run: str
     number: int
     after: int  # the last message of this run that the site replied to
-    place: int  # of the site among the sites, counted from 0
+    place: int  # of the site among the sites, counted from 0; it does not travel, so that all sites get the same bytes
     names: tuple[str, ...]  # of all sites
     queries: str  # hash of the queries
     last_sum: str = ""  # hash of the sum of the message before; "" for the first
@@ -84,22 +84,27 @@ def query_counts(queries: Iterable[Weighted]) -> dict[str, int]:
 
 def message_bytes(header: Header, body: Body, known: Collection[str] = ()) -> bytes:
     """A message; records whose hash is in `known` travel as that hash."""
-    head = to_bytes(pack(header._asdict()))
+    head = to_bytes(pack({name: value for name, value in header._asdict().items() if name != "place"}))
     return QUERY + len(head).to_bytes(4, "little") + head + to_bytes(pack(body._asdict(), known))
 
 
-def read_header(data: bytes) -> tuple[Header, bytes]:
-    """The header of a message, and the bytes of its queries."""
+def read_header(data: bytes, site: str) -> tuple[Header, bytes]:
+    """The header of a message for the site with this name, and the bytes of its queries."""
     _check_protocol(data, QUERY)
     start = len(QUERY) + 4
     end = start + int.from_bytes(data[len(QUERY) : start], "little")
     if not start < end <= min(len(data), start + LONGEST_HEADER):
         raise InputError("a message whose header does not fit.")
-    kinds = {"run": str, "number": int, "after": int, "place": int, "names": tuple, "queries": str, "last_sum": str}
+    kinds = {"run": str, "number": int, "after": int, "names": tuple, "queries": str, "last_sum": str}
     fields = _checked(unpack(from_bytes(data[start:end]), records=()), kinds)
-    header = Header(*(fields[name] for name in kinds))
-    if not 0 <= header.place < len(header.names) <= MOST_SITES or not all(type(name) is str for name in header.names):
-        raise InputError("a message whose header does not say which site it is for.")
+    names = fields["names"]
+    if not all(type(name) is str for name in names) or not len(set(names)) == len(names) <= MOST_SITES:
+        raise InputError("a message whose header does not name each site once.")
+    if site not in names:
+        raise InputError(
+            f"a message for a run without this site, {site!r}; its sites are {printable(', '.join(names), 200)}."
+        )
+    header = Header(place=names.index(site), **{name: fields[name] for name in kinds})
     if not 0 <= header.after < header.number < 2**31:
         raise InputError(f"a message numbered {header.number}, after {header.after}.")
     return header, data[end:]

@@ -6,8 +6,9 @@ Three parties use it:
 - the operator (`FlowerLink`): creates a run at the SuperLink, sends messages to nodes, collects replies;
 - the SuperLink itself (`superlink_app`): Flower's server, in memory, behind a gate of ours (`superlink.Gate`).
 
-A message is bytes (`envelope.py`). Flower carries them as one configuration record. No app is fetched, none is run: the
-bundle that a run needs (`EMPTY_APP`) names modules that do not exist.
+A message is bytes (`envelope.py`). Flower carries them as one configuration record: inside the request that announces the
+message up to `INLINE` bytes, and as an object of its own above. No app is fetched, none is run: the bundle that a run needs
+(`EMPTY_APP`) names modules that do not exist.
 
 These are internal modules of Flower, and they change. `TESTED` lists the versions that the tests ran with.
 """
@@ -20,26 +21,34 @@ import functools
 import hashlib
 import io
 import os
+import random
 import re
 import ssl
 import threading
 import time
 import zipfile
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
-from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.common.serde import message_to_proto, metadata_from_proto
 from flwr.proto import control_pb2, fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, node_pb2, runtime_pb2
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TaskType
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TASK_TOKEN_HEADER,
+    TaskType,
+)
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable import inflatable_object as objects
@@ -48,6 +57,7 @@ from flwr.supercore.primitives import asymmetric
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.version import package_version
 from flwr.supernode.fleet_http_client import FleetHttpClient
+from google.protobuf.message import DecodeError
 
 from compfed._utils.files import locked
 from compfed._utils.text import printable
@@ -63,10 +73,14 @@ if not package_version.startswith(tuple(f"{version}." for version in TESTED)):
 
 LARGEST = 2**27  # bytes of one response that is read, and of one request that the SuperLink takes
 FRAMING = 2**16  # bytes of these that Flower needs beside the bytes of a message
+INLINE = 2**18  # bytes of a message that travels in the request that announces it; a longer one follows it
+AT_ONCE = LARGEST // (INLINE + FRAMING)  # messages in one request or response, so that it has at most `LARGEST` bytes
+PULLERS = 4  # contents of long replies that are read at the same time
 TIMEOUT = 30.0  # seconds for one request
+KEEP_ALIVE = 50.0  # seconds that an idle connection is kept: a heartbeat needs no new TLS handshake
 ARRIVAL = 20.0  # seconds to wait for the content of a message that is announced
 HEARTBEAT = 10.0  # seconds between two heartbeats of a node: the shortest interval that Flower accepts
-GATE_HEADER = "x-compfed-operator"
+GATE_HEADER, TASK_HEADER = "x-compfed-operator", TASK_TOKEN_HEADER
 KEY = "compfed"  # of the record and of the field that hold the bytes of a message
 MESSAGE_TYPE = "query"
 
@@ -168,8 +182,8 @@ def _client(kind: type[Client], address: str, ca: Path, interceptors: Sequence[A
     client = kind(f"https://{address}", interceptors=interceptors, verify=context)
     client._client.close()
     client._client = httpx.Client(
-        verify=context, limits=httpx.Limits(max_connections=8), timeout=TIMEOUT, follow_redirects=False, trust_env=False,
-        event_hooks={"response": [_bound]}, **options,
+        verify=context, limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEP_ALIVE), timeout=TIMEOUT,
+        follow_redirects=False, trust_env=False, event_hooks={"response": [_bound]}, **options,
     )  # fmt: skip
     client._client.headers["accept-encoding"] = "identity"
     return client
@@ -214,37 +228,45 @@ class Reply(NamedTuple):
     problem: str = ""
 
 
-def _message(data: bytes, **metadata: Any) -> Message:
-    return make_message(Metadata(message_id="", **metadata), RecordDict({KEY: ConfigRecord({KEY: data})}))
+class Outgoing(NamedTuple):
+    """A message to be sent."""
+
+    data: bytes
+    slot: str  # its id follows from it; of two messages with one slot, the first was answered before the second leaves
+    metadata: dict[str, Any]
 
 
-def _push(address: str, client: Any, request: Callable[..., Any], sender: int, messages: Sequence[Message]) -> Any:
-    """Send messages of one run, each without its content, and then their objects; the response to them."""
-    bare, trees, contents = [], [], dict[str, bytes]()
+def _push(address: str, client: Any, request: Callable[..., Any], sender: int, messages: Sequence[Outgoing]) -> Any:
+    """Send messages of one run that are all short, or all have the same long content; the response to them.
+
+    Flower keeps an object per message, and asks for its content. A short message travels in the announcement, and nobody reads
+    its object. A long one is an object below that of the message, the same one for every message with this content: it is sent
+    once. Objects that nobody reads are not sent. The id of a message is used again, so that they do not add up.
+    """
+    protos, trees, long, content, below = [], [], len(messages[0].data) > INLINE, b"", []
+    if long:
+        content = ConfigRecord({KEY: messages[0].data}).deflate()
+        below = [message_pb2.ObjectTree(object_id=objects.get_object_id(content))]
     for message in messages:
-        with objects.no_object_id_recompute():
-            message.metadata.__dict__["_message_id"] = message.object_id
-            parts = {name: item.deflate() for name, item in objects.get_all_nested_objects(message).items()}
-            trees.append(objects.get_object_tree(message))
-        bare.append(message_to_proto(make_message(metadata=message.metadata, content=RecordDict())))
-        # the record comes last: its receiver needs nothing else, and the SuperLink then drops the rest of the message
-        for part in reversed(list(objects.iterate_object_tree(trees[-1]))):
-            contents.setdefault(part.object_id, parts[part.object_id])
-    pushed = _call(address, client.PushMessages, request(messages_list=bare, message_object_trees=trees))
-    wanted = set(pushed.objects_to_push)
-    for name, content in contents.items():
-        if name in wanted:
-            one = message_pb2.PushObjectRequest(
-                node=node_pb2.Node(node_id=sender), run_id=messages[0].metadata.run_id, session_id=pushed.session_id,
-                object_id=name, object_content=content,
-            )  # fmt: skip
-            _call(address, client.PushObject, one)
+        own = hashlib.sha256(f"compfed/{'long' if long else 'short'}/{message.slot}".encode()).hexdigest()
+        trees.append(message_pb2.ObjectTree(object_id=own, children=below))
+        carried = RecordDict() if long else RecordDict({KEY: ConfigRecord({KEY: message.data})})
+        protos.append(message_to_proto(make_message(Metadata(message_id=own, **message.metadata), carried)))
+    pushed = _call(address, client.PushMessages, request(messages_list=protos, message_object_trees=trees))
+    if long:
+        one = message_pb2.PushObjectRequest(
+            node=node_pb2.Node(node_id=sender), run_id=messages[0].metadata["run_id"], session_id=pushed.session_id,
+            object_id=below[0].object_id, object_content=content,
+        )  # fmt: skip
+        _call(address, client.PushObject, one)
     return pushed
 
 
-def _receive(address: str, client: Any, node_id: int, run: int, tree: Any, closed: threading.Event) -> Reply:
-    """The bytes of a message; whether or not they can be used, the SuperLink then forgets them."""
-    node = node_pb2.Node(node_id=node_id)
+def _receive(address: str, client: Any, node_id: int, message: Any, tree: Any, closed: threading.Event) -> Reply:
+    """The bytes of a message; of a long one the SuperLink then forgets the content, whether or not it can be used."""
+    if message.content.items:
+        return _carried(message.content.items)
+    node, run = node_pb2.Node(node_id=node_id), message.metadata.run_id
 
     def pull(object_id: str) -> Any:
         request = message_pb2.PullObjectRequest(node=node, run_id=run, object_id=object_id)
@@ -260,18 +282,16 @@ def _receive(address: str, client: Any, node_id: int, run: int, tree: Any, close
 
 
 def _read(pull: Callable[[str], Any], tree: Any, closed: threading.Event) -> bytes:
-    """The bytes in the one record of a message, once its sender has sent all of it."""
-    depth = 0
-    while tree.children:
-        if len(tree.children) != 1 or depth > 2:
-            raise InputError("a message that is not one record.")
-        tree, depth = tree.children[0], depth + 1
+    """The bytes in the one record below a message, once its sender has sent it."""
+    if len(tree.children) != 1 or tree.children[0].children:
+        raise InputError("a message that is not one record.")
+    name = tree.children[0].object_id
     end, pause = time.monotonic() + ARRIVAL, 0.01
-    while not ((response := pull(tree.object_id)).object_found and response.object_available):
+    while not ((response := pull(name)).object_found and response.object_available):
         if not response.object_found or time.monotonic() > end or closed.wait(pause):
             raise InputError("a message whose content did not arrive.")
         pause = min(2 * pause, 0.2)
-    if objects.get_object_id(response.object_content) != tree.object_id:
+    if objects.get_object_id(response.object_content) != name:
         raise InputError("a message whose content does not match its hash.")
     try:
         data = ConfigRecord.inflate(response.object_content)[KEY]
@@ -280,6 +300,15 @@ def _read(pull: Callable[[str], Any], tree: Any, closed: threading.Event) -> byt
     if not isinstance(data, bytes):
         raise InputError("a message whose content is not bytes.")
     return data
+
+
+def _carried(records: Any) -> Reply:
+    """The bytes that a message carries itself, in the one field of its one record."""
+    if len(records) != 1 or len(fields := records[0].config_record.items) != 1:
+        return Reply(None, "a message that is not one record.")
+    if (records[0].key, fields[0].key) != (KEY, KEY) or fields[0].value.WhichOneof("value") != "bytes":
+        return Reply(None, "a message whose content is not bytes.")
+    return Reply(fields[0].value.bytes)
 
 
 # --- a site ---
@@ -337,25 +366,27 @@ class FleetConnection:
         if not pulled.messages_list:
             return None
         try:
-            metadata, tree = message_from_proto(pulled.messages_list[0]).metadata, pulled.message_object_trees[0]
+            message, tree = pulled.messages_list[0], pulled.message_object_trees[0]
+            metadata = metadata_from_proto(message.metadata)
         except Exception as problem:  # a message that no SuperLink of Flower sends
             raise Unreachable(f"{self.address} sent a message that cannot be read ({type(problem).__name__})") from None
-        found = _receive(self.address, self._client, self.node_id, metadata.run_id, tree, self._closed)
+        found = _receive(self.address, self._client, self.node_id, message, tree, self._closed)
         if found.data is None:
             raise InputError(found.problem)
         return metadata, found.data
 
     def reply(self, to: Metadata, data: bytes) -> None:
         """Send the reply to a message."""
-        message = _message(
-            data, run_id=to.run_id, src_node_id=to.dst_node_id, dst_node_id=to.src_node_id,
+        metadata = dict(
+            run_id=to.run_id, src_node_id=to.dst_node_id, dst_node_id=to.src_node_id,
             reply_to_message_id=to.message_id, group_id=to.group_id, message_type=to.message_type,
             created_at=to.created_at, ttl=to.ttl,  # of the message: the clock of a site may be wrong
             src_task_id=to.dst_task_id, dst_task_id=to.src_task_id,
         )  # fmt: skip
         node = node_pb2.Node(node_id=self.node_id)
         request = functools.partial(fleet_pb2.PushMessagesRequest, node=node, clientapp_runtime_list=[0.0])
-        _push(self.address, self._client, request, self.node_id, [message])
+        reply = Outgoing(data, f"reply/{to.message_id}", metadata)
+        _push(self.address, self._client, request, self.node_id, [reply])
 
     def close(self) -> None:
         """Sign out, so that the operator does not wait for this node."""
@@ -398,6 +429,8 @@ class FlowerLink:
         self._task: Any = None
         self._ended = threading.Event()
         self._nodes: dict[str, int] = {}
+        self._attempts: Counter[str] = Counter()  # by site: messages whose id cannot be used again
+        self._open: dict[str, str] = {}  # message id -> the site, which has not replied to it
 
     def _client(self, kind: type[Client], interceptors: Sequence[Any] = ()) -> Client:
         headers = {GATE_HEADER: gate_token(self._secret)}
@@ -470,11 +503,8 @@ class FlowerLink:
                     return runtime
                 with runtime:
                     _call(self.address, runtime.PullTaskInput, runtime_pb2.PullTaskInputRequest())
-                    self._end_task(runtime, SubStatus.FAILED, "not a run of this operator")
-
-    def _end_task(self, runtime: RuntimeHttpClient, status: str, details: str) -> None:
-        output = runtime_pb2.PushTaskOutputRequest(sub_status=status, details=details)
-        _call(self.address, runtime.PushTaskOutput, output)
+                    end = dict(sub_status=SubStatus.FAILED, details="not a run of this operator")
+                    _call(self.address, runtime.PushTaskOutput, runtime_pb2.PushTaskOutputRequest(**end))
 
     def _beat(self, runtime: RuntimeHttpClient, ended: threading.Event) -> None:
         while not ended.wait(HEARTBEAT):
@@ -486,10 +516,12 @@ class FlowerLink:
         runtime, self._runtime = self._runtime, None
         self._ended.set()
         if runtime is not None:
-            runtime._client.timeout = httpx.Timeout(5.0)
+            self._control._client.timeout = httpx.Timeout(5.0)
             with contextlib.suppress(LinkError):
-                self._end_task(runtime, SubStatus.COMPLETED, "")
+                _call(self.address, self._control.StopRun, control_pb2.StopRunRequest(run_id=self._task.run.run_id))
+            self._control._client.timeout = httpx.Timeout(TIMEOUT)
             runtime.close()
+        self._open = {}
 
     def close(self) -> None:
         """End the run, and the connection."""
@@ -500,35 +532,51 @@ class FlowerLink:
 
     def push(self, messages: Mapping[str, bytes], ttl: float) -> dict[str, str]:
         """Send bytes to sites; the id of each message. A site that Flower takes no message for has none."""
-        assert self._runtime is not None
-        made = [
-            _message(
-                data, run_id=self._task.run.run_id, src_node_id=SUPERLINK_NODE_ID, dst_node_id=self._nodes[name],
+        runtime = self._runtime
+        assert runtime is not None
+        run = self._task.run.run_id
+        for message in [message for message, name in self._open.items() if name in messages]:  # a reply may still come
+            self._attempts[self._open.pop(message)] += 1
+        short, long = list[tuple[str, Outgoing]](), dict[bytes, list[tuple[str, Outgoing]]]()
+        for name, data in messages.items():
+            metadata = dict(
+                run_id=run, src_node_id=SUPERLINK_NODE_ID, dst_node_id=self._nodes[name],
                 reply_to_message_id="", group_id="", created_at=time.time(), ttl=ttl, message_type=MESSAGE_TYPE,
                 src_task_id=self._task.task_id,
-            )
-            for name, data in messages.items()
-        ]  # fmt: skip
-        request = runtime_pb2.PushAppMessagesRequest
-        pushed = _push(self.address, self._runtime, request, SUPERLINK_NODE_ID, made)
-        return {name: taken for name, taken in zip(messages, pushed.message_ids, strict=True) if taken}
+            )  # fmt: skip
+            made = name, Outgoing(data, f"{run}/{self._nodes[name]}/{self._attempts[name]}", metadata)
+            (short if len(data) <= INLINE else long.setdefault(data, [])).append(made)
+        sent: dict[str, str] = {}
+        for some in [*(short[k : k + AT_ONCE] for k in range(0, len(short), AT_ONCE)), *long.values()]:
+            each = [outgoing for _, outgoing in some]
+            pushed = _push(self.address, runtime, runtime_pb2.PushAppMessagesRequest, SUPERLINK_NODE_ID, each)
+            sent |= {name: taken for (name, _), taken in zip(some, pushed.message_ids, strict=True) if taken}
+        self._open |= {taken: name for name, taken in sent.items()}
+        return sent
 
     def pull(self, ids: Collection[str]) -> dict[str, Reply]:
         """The replies that have arrived, by the id of the message they reply to; waits a moment if there are none."""
-        assert self._runtime is not None
-        runtime, run = self._runtime, self._task.run.run_id
-        pulled = _call(self.address, runtime.PullMessages, runtime_pb2.PullAppMessagesRequest(message_ids=list(ids)))
-        replies = {}
-        for proto, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
+        runtime = self._runtime
+        assert runtime is not None
+        some = random.sample(list(ids), min(len(ids), AT_ONCE))  # every one has its turn
+        pulled = _call(self.address, runtime.PullMessages, runtime_pb2.PullAppMessagesRequest(message_ids=some))
+
+        def reply(proto: Any, tree: Any) -> Reply:
             error = proto.error
             if not proto.HasField("error"):
-                reply = _receive(self.address, runtime, SUPERLINK_NODE_ID, run, tree, self._ended)
-            elif error.code == 5:  # NODE_UNAVAILABLE
-                reply = Reply(None, "not connected")
-            else:
-                reply = Reply(None, f"Flower says: {printable(error.reason or f'error {error.code}', 200)}")
-            replies[proto.metadata.reply_to_message_id] = reply
-        return replies
+                return _receive(self.address, runtime, SUPERLINK_NODE_ID, proto, tree, self._ended)
+            if error.code == 5:  # NODE_UNAVAILABLE
+                return Reply(None, "not connected")
+            return Reply(None, f"Flower says: {printable(error.reason or f'error {error.code}', 200)}")
+
+        with ThreadPoolExecutor(PULLERS) as pool:  # of these only long replies make further requests
+            replies = list(pool.map(reply, pulled.messages_list, pulled.message_object_trees))
+        found = {
+            proto.metadata.reply_to_message_id: each for proto, each in zip(pulled.messages_list, replies, strict=True)
+        }
+        for message in [message for message, each in found.items() if each.data is not None]:
+            self._open.pop(message, None)
+        return found
 
 
 # --- the SuperLink ---
@@ -557,13 +605,49 @@ def superlink_app(host: str, port: int, keys: Path) -> Any:
     return create_app(config, SuperLinkLifespan)
 
 
+def node_of(app: Any, headers: Mapping[bytes, bytes]) -> int | None:
+    """The id of the registered node whose public key a request shows; None without one. The signature is not looked at."""
+    try:
+        public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER.encode()], validate=True)
+        return app.state.linkstate_factory.state().get_node_id_by_public_key(public)
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
 def is_registered_node(app: Any, headers: Mapping[bytes, bytes]) -> bool:
     """Are these the headers of a request that a registered node has signed?"""
+    if node_of(app, headers) is None:
+        return False
     try:
         public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER.encode()], validate=True)
         signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER.encode()], validate=True)
         stamp = headers[TIMESTAMP_HEADER.encode()]
-        known = app.state.linkstate_factory.state().get_node_id_by_public_key(public) is not None
-        return known and asymmetric.verify_signature(asymmetric.bytes_to_public_key(public), stamp, signature)
+        return asymmetric.verify_signature(asymmetric.bytes_to_public_key(public), stamp, signature)
     except (KeyError, ValueError, TypeError):
         return False
+
+
+class Announced(NamedTuple):
+    """What a request to push messages says."""
+
+    nodes: Sequence[int]  # whom its messages are for
+    follows: bool  # whether content follows
+
+
+def announced(body: bytes, by_site: bool) -> Announced:
+    """What a request to push messages says; nothing where it cannot be read."""
+    kind = fleet_pb2.PushMessagesRequest if by_site else runtime_pb2.PushAppMessagesRequest
+    try:
+        messages = kind.FromString(body).messages_list
+    except DecodeError:
+        return Announced((), False)
+    nodes = [message.metadata.dst_node_id for message in messages]
+    return Announced(nodes, any(not message.content.items for message in messages))
+
+
+def ids_asked(body: bytes) -> int:
+    """To how many messages a request of the operator asks for replies."""
+    try:
+        return len(runtime_pb2.PullAppMessagesRequest.FromString(body).message_ids)
+    except DecodeError:
+        return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 import shutil
 import sys
 import threading
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from compfed._utils.files import write_private
 from compfed._utils.plain import JsonObject
-from compfed._utils.text import text_table
+from compfed._utils.text import join_names, text_table
 from compfed.errors import InputError
 from compfed.estimators.model_file import save_model
 from compfed.estimators.run_files import write_run
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 
 REFRESH = 0.5  # seconds between two redraws, on a terminal
+SHOWN = 12  # sites that are named one by one
+ROWS_BESIDE = 5  # lines of a terminal beside the sites of a table: its head, what happens, the cursor
 SILENCE = 8.0  # seconds without a line after which a run without a terminal prints what it waits for
 
 
@@ -219,8 +223,9 @@ class Display:
             self._printed_at = now
         stalled = bool(state["link"]) or any(time.time() - at >= SILENCE for at in state["waiting"].values())
         if screen and not last:
-            width = shutil.get_terminal_size().columns - 1  # a line that wraps would be two
-            table = [line[:width] for line in site_table(state, self.log.sites).splitlines()]
+            columns, rows = shutil.get_terminal_size()
+            table = site_table(state, self.log.sites, most=max(rows - ROWS_BESIDE, 1)).splitlines()
+            table = [line[: columns - 1] for line in table]  # a line that wraps would be two
             text += "\n".join(table) + "\n"
             self._drawn = len(table)
         elif not last and now - self._printed_at >= SILENCE and (stalled or not self.brief):
@@ -241,19 +246,46 @@ def happening(state: JsonObject) -> str:
         return f"Message {state['message']} is complete; the fit computes the next one."
     since = max(time.time() - at for at in state["waiting"].values())
     absent = [name for name in state["waiting"] if state["connected"] is not None and name not in state["connected"]]
-    words = f"Message {state['message']} ({', '.join(state['queries'])}): waiting for {', '.join(state['waiting'])} since {since:.0f} s"
-    return words + (f"; not connected: {', '.join(absent)}." if absent else ".")
+    awaited = sorted(state["waiting"], key=lambda name: (name not in absent, state["waiting"][name]))
+    several = f"{len(awaited)} sites: " if len(awaited) > SHOWN else ""
+    words = f"Message {state['message']} ({join_names(state['queries'])}): waiting for {several}{join_names(awaited)} since {since:.0f} s"
+    return words + (f"; not connected: {join_names(absent)}." if absent else ".")
 
 
-def site_table(state: JsonObject, sites: tuple[str, ...]) -> str:
-    """A line per site: whether it is connected, when its last reply came, and whether one is awaited."""
-    rows, now = [], time.time()
-    for name in sites:
-        last = state["last"].get(name)
-        connected = "?" if state["connected"] is None else "yes" if name in state["connected"] else "NO"
-        seen = "-" if last is None else f"{max(now - last['time'], 0):.0f} s ago"
-        took = "-" if last is None else f"{last['seconds']:.1f} s"
-        waiting = state["waiting"].get(name)
-        doing = f"awaited since {now - waiting:.0f} s" if waiting else "replied" if last else "-"
-        rows.append([name, connected, seen, took, doing])
-    return text_table(["site", "connected", "last reply", "took", "now"], rows) + "\n" + happening(state)
+def site_table(state: JsonObject, sites: tuple[str, ...], most: int = 1000) -> str:
+    """A line per site: whether it is connected, when its last reply came, and whether one is awaited.
+
+    With more than `most` sites those that hold the run up come first, and one line counts the others.
+    """
+    rows, now, connected, waiting, last = [], time.time(), state["connected"], state["waiting"], state["last"]
+
+    def urgency(name: str) -> tuple[bool, float, float]:
+        absent = connected is not None and name not in connected
+        took = last[name]["seconds"] if name in last else 0.0
+        return not absent, waiting.get(name, math.inf), -took
+
+    shown = list(sites) if len(sites) <= most else sorted(sites, key=urgency)[: most - 1]
+    for name in shown:
+        reply = last.get(name)
+        online = "?" if connected is None else "yes" if name in connected else "NO"
+        seen = "-" if reply is None else f"{max(now - reply['time'], 0):.0f} s ago"
+        took = "-" if reply is None else f"{reply['seconds']:.1f} s"
+        doing = f"awaited since {now - waiting[name]:.0f} s" if name in waiting else "replied" if reply else "-"
+        rows.append([name, online, seen, took, doing])
+    table = text_table(["site", "connected", "last reply", "took", "now"], rows)
+    if others := [name for name in sites if name not in set(shown)]:
+        missing = sum(name in waiting for name in others)
+        table += f"\nand {len(others)} more sites, {missing} of them awaited"
+    return f"{table}\n{happening(state)}"
+
+
+def states_text(states: dict[str, str]) -> str:
+    """The sites and their states, for a terminal: a line per site, or per state where there are many sites, the worst first."""
+    if len(states) <= SHOWN:
+        return text_table(["site", "state"], [list(pair) for pair in states.items()])
+    found: dict[str, list[str]] = {}
+    for name, words in states.items():
+        found.setdefault(re.sub(r" (since|at) .*", "", words), []).append(name)
+    order = sorted(found, key=lambda words: (words == "connected", words))
+    rows = [[words, str(len(found[words])), join_names(found[words], most=SHOWN)] for words in order]
+    return text_table(["state", "sites", "names"], rows)

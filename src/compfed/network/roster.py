@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compfed._utils.text import printable
+from compfed._utils.text import join_names, printable
 from compfed.errors import InputError
 from compfed.network import keys
 
@@ -93,7 +93,7 @@ def read_roster(path: Path) -> dict[str, keys.PublicKey]:
 def check_member(roster: keys.Roster, name: str, key: keys.PublicKey, where: Path) -> None:
     """Refuse a roster without this site, or with another key for it."""
     if name not in roster:
-        known = ", ".join(roster)
+        known = join_names(list(roster), most=12)
         raise InputError(f"{where} does not have this site, {name!r}; it has {known}. {ASK}, or correct `name`.")
     if keys.fingerprint(roster[name]) != keys.fingerprint(key):
         wrong = f"{where} has the key {keys.fingerprint(roster[name])} for this site, {name!r}"

@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from compfed._utils.files import append_line, locked, make_folder, write_private
 from compfed._utils.plain import JsonObject
-from compfed._utils.text import printable
+from compfed._utils.text import join_names, printable
 from compfed.errors import InputError
 from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
 
@@ -81,7 +81,7 @@ class WriteAheadLog:
     def _begin(self, entry: JsonObject) -> None:
         changed = set(entry["sites"].items()) ^ set(self.sites.items())
         if changed:
-            names = ", ".join(sorted({name for name, _ in changed}))
+            names = join_names(sorted({name for name, _ in changed}), most=12)
             way_out = "Give another folder, or the sites that the run was started with."
             raise InputError(f"{self.path} holds run {entry['run']} of other sites or keys ({names}). {way_out}")
         self.run, self._begun = entry["run"], True
@@ -143,6 +143,19 @@ def _checksum(last: str, text: bytes) -> str:
 # --- the log and the status ---
 
 
+class SiteProblem(NamedTuple):
+    """What is wrong with a site, for a display."""
+
+    number: int  # of the message
+    site: str
+    what: str
+
+
+def sites_named(names: Sequence[str]) -> str:
+    """Sites in words: "site a", or how many there are and the first of them."""
+    return f"site {names[0]}" if len(names) == 1 else f"{len(names)} sites ({join_names(names)})"
+
+
 class RunLog:
     """The log of a run, and its current state.
 
@@ -152,11 +165,12 @@ class RunLog:
     def __init__(self, folder: Path | None, sites: Sequence[str]):
         self.folder, self.sites = folder, tuple(sites)
         self.problems: deque[JsonObject] = deque(maxlen=LINES_KEPT)
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # for a display: complete messages and problems, in words
+        self.lines: deque[str | SiteProblem] = deque(maxlen=LINES_KEPT)  # for a display: complete messages and problems
         self.state: JsonObject = {
             "state": "starting", "message": 0, "queries": [], "waiting": {}, "connected": None, "link": "", "last": {}
         }  # fmt: skip
         self._began, self._down, self._up = 0.0, 0, 0  # of the current message: time, and bytes
+        self._new: dict[str, JsonObject] = {}  # replies since `settle`
 
     def begin(self, number: int, kinds: Sequence[str], sites: Sequence[str]) -> None:
         """A message is about to be sent."""
@@ -165,15 +179,20 @@ class RunLog:
         self._replace(state="running", message=number, queries=list(dict.fromkeys(kinds)), waiting=waiting)
 
     def reply(self, site: str, **facts: Any) -> None:
-        """A usable reply arrived."""
-        number, waiting = self.state["message"], {**self.state["waiting"]}
-        waiting.pop(site, None)
-        last = {**self.state["last"], site: {"time": time.time(), "seconds": facts["seconds"]}}
+        """A usable reply arrived; the state shows it after `settle`."""
+        self._new[site] = {"time": time.time(), "seconds": facts["seconds"]}
         self._down, self._up = self._down + facts["bytes_down"], self._up + facts["bytes_up"]
-        self._write({"site": site, "number": number, **facts})
-        self._replace(waiting=waiting, last=last)
+        self._write({"site": site, "number": self.state["message"], **facts})
+
+    def settle(self) -> None:
+        """Bring the state up to date, once for all replies that came together."""
+        if not self._new:
+            return
+        new, self._new = self._new, {}
+        waiting = {name: since for name, since in self.state["waiting"].items() if name not in new}
+        self._replace(waiting=waiting, last={**self.state["last"], **new})
         if not waiting:
-            took = f"message {number:3d}  {time.time() - self._began:6.1f} s"
+            took = f"message {self.state['message']:3d}  {time.time() - self._began:6.1f} s"
             moved = f"{self._down / 1e3:8.1f} kB down {self._up / 1e3:8.1f} kB up"
             self.lines.append(f"{took}  {moved}  {', '.join(self.state['queries'])}")
 
@@ -181,7 +200,7 @@ class RunLog:
         """Log a problem for the operator to see; `site` is "" where no site caused it."""
         number, what = self.state["message"], printable(what)
         self.problems.append({"time": round(time.time(), 3), "number": number, "site": site, "problem": what})
-        self.lines.append(f"  ! message {number}, site {site}: {what}" if site else f"  ! {what}")
+        self.lines.append(SiteProblem(number, site, what) if site else f"  ! {what}")
         self._write({"number": number, "site": site, "problem": what})
 
     def link(self, trouble: str) -> None:
@@ -200,8 +219,17 @@ class RunLog:
         self._replace(flush=True, state=state, waiting={}, **facts)
 
     def take_lines(self) -> list[str]:
-        """The lines since the last call."""
-        return [self.lines.popleft() for _ in range(len(self.lines))]
+        """The lines since the last call; sites with the same problem share one."""
+        taken, lines = [self.lines.popleft() for _ in range(len(self.lines))], dict[object, list[str]]()
+        for line in taken:
+            if isinstance(line, SiteProblem):
+                lines.setdefault((line.number, line.what), []).append(line.site)
+            else:
+                lines[object()] = [line]
+        return [
+            sites[0] if not isinstance(key, tuple) else f"  ! message {key[0]}, {sites_named(sites)}: {key[1]}"
+            for key, sites in lines.items()
+        ]
 
     def _replace(self, flush: bool = False, **changed: Any) -> None:
         """Change the state, and write status.json."""

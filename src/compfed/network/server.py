@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from compfed._utils.plain import JsonObject
-from compfed._utils.text import printable
+from compfed._utils.text import join_names, printable
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload
@@ -111,6 +111,8 @@ class RemoteFederation:
         self._signed_enrolments: tuple[np.ndarray, ...] = ()
         self._last_sum = ""
         self._bytes = 0, 0  # down and up, of the message bodies since the last count
+        self._connected: dict[str, str] | None = None  # the sites that are connected, and when they signed in
+        self._checked = 0.0  # when the SuperLink was asked that
         self._displays = contextlib.ExitStack()
         self._sites: defaultdict[int, _SiteState] = defaultdict(_SiteState)
         self._stateful: dict[str, bool] = {}
@@ -254,8 +256,10 @@ class _Sending:
         self.awaited = {i: _Awaited(i, remote.names[i], asked, hashes[i]) for i, asked in queries.items()}
         self.found: Replies = {}
         self.bytes = 0, 0  # of the message bodies, down and up, repetitions included
-        self.connected: dict[str, str] | None = None
-        self.checked = 0.0
+        self.words: dict[str, int] = {}  # of a reply, by the hash of its queries
+        self.made: dict[object, bytes] = {}  # messages, by what they depend on: most sites get the same bytes
+        if any(site.name not in (remote._connected or ()) for site in self.awaited.values()):
+            remote._connected = None
         self.link_down_since: float | None = None
 
     def replies(self) -> Replies:
@@ -282,20 +286,20 @@ class _Sending:
             wrong = f"the SuperLink could not be used for {self.retry.wait:g} s: {problem}"
             raise NoReply(f"{wrong}. Start it (compfed federation serve DIR). {RUN_AGAIN}")
         self.remote.link.reset()
-        self.connected = None
+        self.remote._connected = None
         for site in self.awaited.values():
             site.sent = ""
         time.sleep(self.retry.pause)
 
     def _check_connected(self) -> dict[str, str]:
         """The sites that are connected, asked for at most every `CHECK_CONNECTED` seconds."""
-        now = time.monotonic()
-        fresh = now - self.checked <= CHECK_CONNECTED
+        now, remote = time.monotonic(), self.remote
+        fresh = now - remote._checked <= CHECK_CONNECTED
         fresh = fresh or all(site.sent and now - site.at <= CHECK_CONNECTED for site in self.awaited.values())
-        if self.connected is None or not fresh:
-            self.connected, self.checked = self.remote.link.connected(), now
-            self.remote.run_log.connected(list(self.connected))
-        return self.connected
+        if remote._connected is None or not fresh:
+            remote._connected, remote._checked = remote.link.connected(), now
+            remote.run_log.connected(list(remote._connected))
+        return remote._connected
 
     def _send(self, connected: dict[str, str]) -> None:
         """Send to everybody who has no message under way, or signed in again, or took too long."""
@@ -320,8 +324,16 @@ class _Sending:
                 site.absent_since = now
                 self._trouble(site, "not connected")
             if now - site.absent_since > self.retry.wait:
-                wrong = f"site {site.name!r} was not connected for {self.retry.wait:g} s"
-                raise NoReply(f"{wrong}. Ask it to start `compfed site run`. {RUN_AGAIN}")
+                absent = [repr(other.name) for other in self.awaited.values() if other.absent_since is not None]
+                which = (
+                    f"site {absent[0]} was"
+                    if len(absent) == 1
+                    else f"{len(absent)} sites ({join_names(absent, most=12)}) were"
+                )
+                ask = "it" if len(absent) == 1 else "them"
+                raise NoReply(
+                    f"{which} not connected for {self.retry.wait:g} s. Ask {ask} to start `compfed site run`. {RUN_AGAIN}"
+                )
             return False
         site.absent_since = None
         again = site.signed_in != connected[site.name]
@@ -341,8 +353,10 @@ class _Sending:
         known, after, again = (set(), 0, tuple(state.rounds)) if site.lost else (state.known, state.after, ())
         header = Header(remote.log.run, remote.number, after, site.place, remote.names, site.hash, remote._last_sum)
         enrolments = remote._signed_enrolments if after <= 1 else ()
-        data, most = message_bytes(header, Body(site.queries, again, enrolments), known), LARGEST - FRAMING
-        if len(data) > most:
+        depends_on = site.place if site.lost else (site.hash, after, frozenset(known))
+        if (data := self.made.get(depends_on)) is None:
+            data = self.made[depends_on] = message_bytes(header, Body(site.queries, again, enrolments), known)
+        if len(data) > (most := LARGEST - FRAMING):
             wrong = f"message {remote.number} has {len(data)} bytes; at most {most} can be sent"
             raise InputError(f"{wrong}. Ask for less at once: fewer alphas or folds.")
         return data
@@ -352,19 +366,23 @@ class _Sending:
         sites = {site.sent: site for site in self.awaited.values() if site.sent}
         if not sites:
             time.sleep(min(self.retry.pause, 0.5))
-            self.connected = None
+            self.remote._connected = None
             return
-        for message, reply in self.remote.link.pull(list(sites)).items():
-            site = sites.get(message)
-            if site is None:
-                continue
-            site.sent = ""
-            if reply.data is None:
-                self._trouble(site, reply.problem)
-                self.connected = None
-            else:
-                self.bytes = self.bytes[0], self.bytes[1] + len(reply.data)
-                self._read(site, reply.data)
+        arrived = self.remote.link.pull(list(sites))
+        try:
+            for message, reply in arrived.items():
+                site = sites.get(message)
+                if site is None:
+                    continue
+                site.sent = ""
+                if reply.data is None:
+                    self._trouble(site, reply.problem)
+                    self.remote._connected = None
+                else:
+                    self.bytes = self.bytes[0], self.bytes[1] + len(reply.data)
+                    self._read(site, reply.data)
+        finally:
+            self.remote.run_log.settle()
 
     def _read(self, site: _Awaited, data: bytes) -> None:
         """Use a reply, if it is one to this message and can be used. Whatever is wrong with it is its site's fault."""
@@ -432,8 +450,10 @@ class _Sending:
             if not isinstance(key, np.ndarray) or key.dtype != np.uint8 or key.shape != (32,):
                 return "its session key is not one of 32 bytes"
             return enrolment_fault(fields.get("enrolment"))
-        agreement = self.remote.messages.agreement
-        count = exact_sum.FRAME + sum(weighted.layout(agreement).words for weighted in site.queries)
+        if (count := self.words.get(site.hash)) is None:
+            agreement = self.remote.messages.agreement
+            count = exact_sum.FRAME + sum(weighted.layout(agreement).words for weighted in site.queries)
+            self.words[site.hash] = count
         return words_fault(fields.get("words"), count)
 
     def _unusable(self, site: _Awaited, reason: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compfed._utils.files import write_private
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_bool, check_int, check_positive
 from compfed.errors import InputError
 from compfed.network import keys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LONGEST_KEYS = 2**20  # bytes of a file of public keys: thousands of sites
 SITE_BLOCK = """
 [[site]]
 name = "{name}"
@@ -220,7 +222,8 @@ class FederationSettings:
     def roster(self) -> dict[str, keys.PublicKey]:
         """The public key of every site, by name and in order."""
         if missing := [name for name in self.names if name not in self.admitted]:
-            which = f"site {missing[0]!r} has" if len(missing) == 1 else f"sites {', '.join(map(repr, missing))} have"
+            named = join_names([repr(name) for name in missing], most=12)
+            which = f"site {named} has" if len(missing) == 1 else f"sites {named} have"
             command = f"compfed federation admit {self.home} {missing[0]} 'LINE'"
             way_out = f"Admit the line that `compfed site init` prints there: {command}"
             raise InputError(f"{self.path}: {which} no key yet. {way_out}")
@@ -312,18 +315,82 @@ def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[keys.Pub
     if comment and comment != name and keys.SITE_NAME.fullmatch(comment):
         raise InputError(f"this line is from site {comment!r}, not {name!r}. Did you mean: admit ... {comment} ...?")
     if name not in settings.public_keys and not new:
-        known = ", ".join(settings.names)
+        known = join_names(settings.names, most=12)
         raise InputError(f"{settings.path}: there is no site {name!r}; there are {known}. To add one, say --new.")
-    text, other = settings.path.read_text(), None
-    for known, old in settings.public_keys.items():
-        if known != name and old and keys.fingerprint(keys.parse_public_line(old, known)) == keys.fingerprint(key):
-            text, other = _with_key(settings.path, text, known, ""), known  # two sites were exchanged
-    if name in settings.public_keys:
-        text = _with_key(settings.path, text, name, keys.public_line(key))
-    else:
-        text = text.rstrip("\n") + "\n" + SITE_BLOCK.format(name=name, key=keys.public_line(key))
+    text, other = _admitted(settings.path, settings.path.read_text(), dict(settings.public_keys), name, key)
     write_private(settings.path, text.encode())
     return key, other
+
+
+def _admitted(
+    path: Path, text: str, public_keys: dict[str, str], name: str, key: keys.PublicKey
+) -> tuple[str, str | None]:
+    """The text of a federation.toml with the key of a site, and the site that had it before; `public_keys` follows."""
+    line, other = keys.public_line(key), None
+    for known, old in list(public_keys.items()):
+        if known != name and old.split()[1:2] == line.split()[1:2]:
+            text, other = _with_key(path, text, known, ""), known  # two sites were exchanged
+            public_keys[known] = ""
+    if name in public_keys:
+        text = _with_key(path, text, name, line)
+    else:
+        text = text.rstrip("\n") + "\n" + SITE_BLOCK.format(name=name, key=line)
+    public_keys[name] = line
+    return text, other
+
+
+def admit_all(path: Path, given: Path, new: bool = False) -> dict[str, keys.PublicKey]:
+    """Write the public keys in a file, or in the .pub files of a folder and those below, into federation.toml; return them.
+
+    A line is what `compfed site init` prints: the key, and the name of its site. Nothing is written unless all can be used.
+    """
+    lines, found = dict[str, str](), dict[str, keys.PublicKey]()
+    for file in sorted(given.rglob("*.pub")) if given.is_dir() else [given]:
+        for number, line in enumerate(_few_lines(file), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            where, words = f"{file}, line {number}", line.split()
+            key = keys.parse_public_line(line, where)
+            name = keys.check_site_name(words[2] if len(words) > 2 else "", where)
+            if lines.setdefault(name, line) != line:
+                raise InputError(
+                    f"{where}: another key of site {name!r} came before. Ask the site which one is its own."
+                )
+            found[name] = key
+    settings = FederationSettings.read(path, check_estimator=False)
+    if not lines:
+        raise InputError(
+            f"{given} has no public key: a file with a line per site, or a folder with their node.key.pub."
+        )
+    if unknown := [name for name in lines if name not in settings.public_keys and not new]:
+        raise InputError(
+            f"{settings.path} has no site {join_names(unknown, most=12)}. To add {'it' if len(unknown) == 1 else 'them'}, say --new."
+        )
+    owners: dict[str, str] = {}
+    for name, line in lines.items():
+        if (owner := owners.setdefault(line.split()[1], name)) != name:
+            raise InputError(f"{given}: sites {owner!r} and {name!r} have the same key. Every site makes its own.")
+    text, public_keys = settings.path.read_text(), dict(settings.public_keys)
+    for name, key in found.items():
+        text, _ = _admitted(settings.path, text, public_keys, name, key)
+    write_private(settings.path, text.encode())
+    return found
+
+
+def _few_lines(file: Path) -> list[str]:
+    """The lines of a file of public keys; a file that is larger than any roster is refused."""
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(LONGEST_KEYS + 1)
+    except OSError as problem:
+        raise InputError(
+            f"{file}: {problem.strerror}. Give a file of public keys, or a folder of .pub files."
+        ) from None
+    if len(data) > LONGEST_KEYS or not data.isascii():
+        raise InputError(
+            f"{file} is no file of public keys: it is not plain text, or larger than {LONGEST_KEYS} bytes."
+        )
+    return data.decode("ascii").splitlines()
 
 
 def _with_key(path: Path, text: str, name: str, line: str) -> str:

@@ -119,7 +119,9 @@ class SiteService:
         """The signed reply to a message. There is always one; an error in it quotes no value of the rows."""
         header, limit = Header("", 0, 0, 0, (), ""), self.settings.limits.max_message_bytes
         try:
-            header, body = read_header(data)  # of bounded size; the reply says which message it is about
+            header, body = read_header(
+                data, self.settings.name
+            )  # of bounded size; the reply says which message it is about
             if len(data) > limit:
                 raise InputError(f"a message has more than the {limit} bytes that it reads (max_message_bytes).")
             self._begin(header)
@@ -314,10 +316,7 @@ class SiteService:
         return self._files
 
     def _pinned(self, header: Header, kept: RunFiles) -> JsonObject:
-        """The facts that the run began with; a message for another table, or another place among the sites, is refused."""
-        name = header.names[header.place]
-        if name != self.settings.name:
-            raise InputError(f"a message is for the site {printable(name, 80)!r}; this is {self.settings.name!r}.")
+        """The facts that the run began with; a message for another table, or with other sites, is refused."""
         facts = {"table": self._table, "place": header.place, "names": list(header.names)}
         data = files.read_checked(kept.folder / "run.json")
         began = facts if data is None else json.loads(data)  # a run that begins now

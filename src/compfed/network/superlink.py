@@ -3,7 +3,7 @@
 Flower's control API has no authentication of its own, and shares the port with the API that sites use. The gate lets
 anybody reach the eight paths that a site needs (Flower checks the key of the node there), and nothing else; all other
 paths are for processes on this machine that know the operator's secret. It also bounds the size of a request, and holds
-a request for messages open while there are none, so that nobody has to poll.
+a request for messages open until there are some, so that nobody has to poll and Flower is asked once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 
@@ -24,8 +25,22 @@ import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from compfed._utils.text import join_names
 from compfed.errors import InputError
-from compfed.network.flower import GATE_HEADER, LARGEST, FlowerLink, LinkError, is_registered_node, superlink_app
+from compfed.network.flower import (
+    FRAMING,
+    GATE_HEADER,
+    INLINE,
+    LARGEST,
+    TASK_HEADER,
+    FlowerLink,
+    LinkError,
+    announced,
+    ids_asked,
+    is_registered_node,
+    node_of,
+    superlink_app,
+)
 from compfed.network.keys import gate_token, read_secret
 from compfed.network.settings import FederationSettings
 
@@ -37,12 +52,17 @@ FLEET_PATHS = frozenset(
     )
 )  # fmt: skip
 SITES_WAIT, OPERATOR_WAITS = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
-# a request to the key wakes those who wait at the value
-WAKES = {"/v1/runtime/push-messages": SITES_WAIT, "/v1/fleet/push-messages": OPERATOR_WAITS}
-HOLD = 8.0  # seconds that a request for messages is held open while there are none
+SITES_PUSH, OPERATOR_PUSHES = "/v1/fleet/push-messages", "/v1/runtime/push-messages"
+SITES_CONTENT, OPERATOR_CONTENT = "/v1/fleet/push-object", "/v1/runtime/push-object"
+HOLD = 20.0  # seconds that a request for messages is held open while there are none
 STRANGER = 2**20  # bytes that are read of a request before it is known who sent it
-CONNECTIONS = 512  # at once; a stranger may have STRANGER bytes in each
 LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a node may have gone
+LINGER = 0.002  # seconds per missing reply, for which the first replies wait for others: one request collects many
+LONGEST_LINGER = 0.2
+CONNECTIONS = 512  # at once, and `PER_SITE` more for every site; a stranger may have STRANGER bytes in each
+PER_SITE = 4
+OPERATORS = 0  # in place of the id of a node
+OPERATORS_KEPT = 16  # runs whose last request is remembered
 
 
 class Gate:
@@ -50,7 +70,11 @@ class Gate:
 
     def __init__(self, app: ASGIApp, secret: bytes):
         self.app, self._token, self._stopping = app, gate_token(secret).encode(), False
-        self._wake = {SITES_WAIT: asyncio.Event(), OPERATOR_WAITS: asyncio.Event()}
+        self._mail: Counter[int] = Counter()  # by node: messages pushed to it, and not taken yet
+        self._announced: list[int] = []  # nodes whose message waits for its content
+        self._replies = 0  # that sites have pushed
+        self._tried: dict[bytes, int] = {}  # by operator: `_replies` when it last asked Flower
+        self._changed: dict[int, asyncio.Event] = {}  # by node, or `OPERATORS`: set when there is something new
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -67,12 +91,13 @@ class Gate:
         body = await self._read_body(scope, receive)
         if body is None:
             await JSONResponse({"detail": "the request is too large"}, 413)(scope, receive, send)
-        elif path in self._wake:
-            await self._hold(path, scope, body, receive, send)
+        elif path == SITES_PUSH and len(body) > INLINE + FRAMING:
+            await JSONResponse({"detail": "a long reply follows its announcement"}, 413)(scope, receive, send)
+        elif path in (SITES_WAIT, OPERATOR_WAITS):
+            await self._hold(scope, body, receive, send)
         else:
             await self.app(scope, _replay(body, receive), send)
-            if path in WAKES:
-                self._notify(WAKES[path])
+            self._note(path, body)
 
     def _is_operator(self, scope: Scope) -> bool:
         shown = dict(scope["headers"]).get(GATE_HEADER.encode(), b"")
@@ -99,42 +124,129 @@ class Gate:
             parts.append(message.get("body", b""))
             size, more = size + len(parts[-1]), bool(message.get("more_body"))
 
-    def _notify(self, path: str) -> None:
-        self._wake[path].set()
-        self._wake[path] = asyncio.Event()
+    # --- who waits, and for what ---
+
+    def _note(self, path: str, body: bytes) -> None:
+        """Wake those for whom a request has brought something. What a site sends can wake an operator too early, no more."""
+        if path == OPERATOR_PUSHES:
+            said = announced(body, by_site=False)
+            self._announced += said.nodes
+            if not said.follows:
+                self._deliver()
+        elif path == OPERATOR_CONTENT:
+            self._deliver()
+        elif path == SITES_CONTENT or (path == SITES_PUSH and not announced(body, by_site=True).follows):
+            self._replies += 1
+            self._wake(OPERATORS)
+
+    def _deliver(self) -> None:
+        nodes, self._announced = self._announced, []
+        self._mail.update(nodes)
+        for node in nodes:
+            self._wake(node)
+
+    def _wake(self, who: int) -> None:
+        if (event := self._changed.pop(who, None)) is not None:
+            event.set()
 
     def stop(self) -> None:
         """Answer the requests that are held open: the server is about to end."""
         self._stopping = True
-        for path in self._wake:
-            self._notify(path)
+        for who in list(self._changed):
+            self._wake(who)
 
-    async def _hold(self, path: str, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _hold(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Answer a request for messages once there are some, or after `HOLD` seconds."""
+        headers = dict(scope["headers"])
+        waiter: _Site | _Operator
+        if scope["path"] == OPERATOR_WAITS:
+            waiter = _Operator(self, headers.get(TASK_HEADER.encode(), b""), ids_asked(body))
+        else:
+            waiter = _Site(self, node_of(self.app, headers))
         gone = asyncio.ensure_future(receive())  # resolves when the other side hangs up
         end = time.monotonic() + HOLD
         try:
             while True:
-                event, parts = self._wake[path], list[Message]()
+                left = end - time.monotonic()
+                pause = 0.0 if self._stopping or left <= 0 else min(left, waiter.pause())
+                if pause > 0:
+                    event = self._changed.setdefault(waiter.who, asyncio.Event())
+                    waiting = asyncio.ensure_future(event.wait())
+                    await asyncio.wait({waiting, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                    waiting.cancel()
+                    if gone.done():
+                        return
+                    continue
+                waiter.before()
+                parts = list[Message]()
 
                 async def keep(part: Message, parts: list[Message] = parts) -> None:
                     parts.append(part)
 
                 state = dict(scope.get("state", {}))
                 await self.app({**scope, "state": state}, _replay(body, _nobody_hangs_up), keep)
-                left = end - time.monotonic()
-                if left <= 0 or self._stopping or not _is_empty(parts):
+                status, empty = _summary(parts)
+                waiter.after(status, empty)
+                if left <= 0 or self._stopping or status != 200 or not empty or not waiter.stays:
                     for part in parts:
                         await send(part)
                     return
-                pause = min(left, LOOK_AGAIN) if path == OPERATOR_WAITS else left
-                waiting = asyncio.ensure_future(event.wait())
-                await asyncio.wait({waiting, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                if gone.done():
-                    return
         finally:
             gone.cancel()
+
+
+class _Site:
+    """A site that waits for a message. Flower is asked once there is one for it; for a stranger at once, and refuses."""
+
+    def __init__(self, gate: Gate, node: int | None):
+        self.gate, self.stays, self.who = gate, node is not None, OPERATORS if node is None else node
+        self.mail = 0  # when Flower was asked
+
+    def pause(self) -> float:
+        """Seconds to wait before Flower is asked."""
+        return HOLD if self.stays and not self.gate._mail[self.who] else 0.0
+
+    def before(self) -> None:
+        """Flower is about to be asked."""
+        self.mail = self.gate._mail[self.who]
+
+    def after(self, status: int, empty: bool) -> None:
+        """Flower has answered. What it refused is still there; what came meanwhile is new."""
+        if self.stays and status == 200:
+            self.gate._mail[self.who] = max(self.gate._mail[self.who] - (self.mail if empty else 1), 0)
+
+
+class _Operator:
+    """An operator that waits for replies. Flower is asked once all are there, or some and others do not come at once."""
+
+    stays = True
+
+    def __init__(self, gate: Gate, name: bytes, asked: int):
+        self.gate, self.name, self.asked, self.who = gate, name, asked, OPERATORS
+        self.since = time.monotonic()
+        self.first: float | None = None  # when a new reply was seen
+
+    def pause(self) -> float:
+        """Seconds to wait before Flower is asked."""
+        now, seen = time.monotonic(), self.gate._tried.get(self.name)
+        if seen is None:
+            return 0.0
+        if (new := self.gate._replies - seen) == 0:
+            return max(self.since + LOOK_AGAIN - now, 0.0)
+        self.first = self.first or now
+        return 0.0 if new >= self.asked else max(self.first + min(LINGER * self.asked, LONGEST_LINGER) - now, 0.0)
+
+    def before(self) -> None:
+        """Flower is about to be asked."""
+        tried = self.gate._tried
+        tried.pop(self.name, None)
+        tried[self.name] = self.gate._replies
+        if len(tried) > OPERATORS_KEPT:
+            del tried[next(iter(tried))]
+
+    def after(self, status: int, empty: bool) -> None:
+        """Flower has answered."""
+        self.since, self.first = time.monotonic(), None
 
 
 def is_local(scope: Scope) -> bool:
@@ -165,10 +277,10 @@ def _replay(body: bytes, then: Receive) -> Receive:
     return again
 
 
-def _is_empty(parts: list[Message]) -> bool:
-    """Is this the response of a SuperLink that has no message?"""
+def _summary(parts: list[Message]) -> tuple[int, bool]:
+    """The status of a response, and whether it has no body: that of a SuperLink without a message."""
     status = next((part["status"] for part in parts if part["type"] == "http.response.start"), 0)
-    return status == 200 and not any(part.get("body") for part in parts)
+    return status, not any(part.get("body") for part in parts)
 
 
 def serve(settings: FederationSettings, say: Callable[[str], object] = print) -> None:
@@ -187,7 +299,8 @@ def serve(settings: FederationSettings, say: Callable[[str], object] = print) ->
     config = uvicorn.Config(
         gate, ssl_keyfile=str(settings.keys / "server.key"),
         ssl_certfile=str(settings.keys / "server.pem"), log_level="critical", access_log=False, timeout_graceful_shutdown=1,
-        timeout_keep_alive=60, server_header=False, ws="none", proxy_headers=False, limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=60, server_header=False, ws="none", proxy_headers=False,
+        limit_concurrency=CONNECTIONS + PER_SITE * len(settings.names),
     )  # fmt: skip
     server = _Server(config, gate)
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()
@@ -216,10 +329,10 @@ def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[
     try:
         link.register()
         say(f"The SuperLink listens at {host}:{port}; sites dial {settings.superlink}. Interrupt to stop.")
-        admitted = ", ".join(settings.admitted) or "nobody yet"
+        admitted = join_names(list(settings.admitted), most=12) or "nobody yet"
         say(f"Admitted: {admitted}. Sites reach eight paths of Flower's fleet API; all else is for this machine.")
         if missing := [name for name in settings.names if name not in settings.admitted]:
-            say(f"No key yet: {', '.join(missing)}. `compfed federation admit` works while this runs.")
+            say(f"No key yet: {join_names(missing, most=12)}. `compfed federation admit` works while this runs.")
     except LinkError as problem:
         say(f"The keys of the sites could not be registered: {problem}.")
     finally:
