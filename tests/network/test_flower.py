@@ -395,8 +395,9 @@ def test_requests_per_site_and_message(size, most, shared, link):
     long = size > flower.INLINE
     assert made["/v1/runtime/push-messages"] == (messages if shared or not long else distinct)
     assert made["/v1/runtime/push-object"] == (distinct if long else 0)  # the same content once
-    for path in ("/v1/fleet/pull-object", "/v1/fleet/push-object", "/v1/runtime/pull-object"):
-        assert made[path] == (count * messages if long else 0)
+    assert made["/v1/fleet/push-object"] == (count * messages if long else 0)
+    for path in ("/v1/fleet/pull-object", "/v1/runtime/pull-object"):
+        assert (made[path] > 0) is long
     assert made["/v1/control/list-nodes"] == 0
 
 

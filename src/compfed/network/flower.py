@@ -286,7 +286,7 @@ def _read(pull: Callable[[str], Any], tree: Any, closed: threading.Event) -> byt
     if len(tree.children) != 1 or tree.children[0].children:
         raise InputError("a message that is not one record.")
     name = tree.children[0].object_id
-    end, pause = time.monotonic() + ARRIVAL, 0.01
+    end, pause = time.monotonic() + ARRIVAL, 0.05
     while not ((response := pull(name)).object_found and response.object_available):
         if not response.object_found or time.monotonic() > end or closed.wait(pause):
             raise InputError("a message whose content did not arrive.")

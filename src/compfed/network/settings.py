@@ -331,10 +331,8 @@ def _admitted(
         if known != name and old.split()[1:2] == line.split()[1:2]:
             text, other = _with_key(path, text, known, ""), known  # two sites were exchanged
             public_keys[known] = ""
-    if name in public_keys:
-        text = _with_key(path, text, name, line)
-    else:
-        text = text.rstrip("\n") + "\n" + SITE_BLOCK.format(name=name, key=line)
+    added = text.rstrip("\n") + "\n" + SITE_BLOCK.format(name=name, key=line)
+    text = _with_key(path, text, name, line) if name in public_keys else added
     public_keys[name] = line
     return text, other
 

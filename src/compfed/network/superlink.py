@@ -14,6 +14,7 @@ import hmac
 import ipaddress
 import logging
 import os
+import resource
 import socket
 import threading
 import time
@@ -61,6 +62,7 @@ LINGER = 0.002  # seconds per missing reply, for which the first replies wait fo
 LONGEST_LINGER = 0.2
 CONNECTIONS = 512  # at once, and `PER_SITE` more for every site; a stranger may have STRANGER bytes in each
 PER_SITE = 4
+FILES_BESIDE = 64  # open files of this process beside connections
 OPERATORS = 0  # in place of the id of a node
 OPERATORS_KEPT = 16  # runs whose last request is remembered
 
@@ -295,18 +297,35 @@ def serve(settings: FederationSettings, say: Callable[[str], object] = print) ->
         way_out = "Does `compfed federation serve` run already? Otherwise change `listen`."
         raise InputError(f"{host}:{port} cannot be opened ({reason}). {way_out}") from None
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it reports the errors of others as its own
+    connections = CONNECTIONS + PER_SITE * len(settings.names)
+    if (files := _open_files(connections + FILES_BESIDE)) < connections + FILES_BESIDE:
+        connections = max(files - FILES_BESIDE, 1)
+        say(
+            f"WARNING: this process may open {files} files (ulimit -n), and takes {connections} connections at once. A site needs two, "
+            "and a third for a moment. Raise the hard limit for more sites."
+        )
     gate = Gate(superlink_app(host, port, settings.keys), read_secret(settings.keys))
     config = uvicorn.Config(
         gate, ssl_keyfile=str(settings.keys / "server.key"),
         ssl_certfile=str(settings.keys / "server.pem"), log_level="critical", access_log=False, timeout_graceful_shutdown=1,
         timeout_keep_alive=60, server_header=False, ws="none", proxy_headers=False,
-        limit_concurrency=CONNECTIONS + PER_SITE * len(settings.names),
+        limit_concurrency=connections,
     )  # fmt: skip
     server = _Server(config, gate)
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
         server.run([listening])
     say("The SuperLink has stopped.")
+
+
+def _open_files(wanted: int) -> int:
+    """How many files this process may open, after the limit was raised to what is wanted, as far as that is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return wanted if soft == resource.RLIM_INFINITY else soft
 
 
 class _Server(uvicorn.Server):
