@@ -674,6 +674,32 @@ def test_a_large_request_of_a_stranger_is_not_read(link, operator, key):
             assert client.get(f"https://{link.address}{path}").status_code == 403
 
 
+def test_who_asks_for_the_messages_of_another_site_is_refused_at_once(link, operator, site, monkeypatch):
+    """Only a request that waits for its own messages, with a signature, is held open."""
+    monkeypatch.setattr(superlink, "HOLD", 20.0)
+    other = keys.new_identity()
+    neighbour = link.operator(other=other)
+    neighbour.register()
+    operator.open()
+    operator.push({"site": b"not for others"}, 600.0)
+    for key, node in ((other, site.node_id), (keys.new_identity(), site.node_id)):
+        thief = link.site(key, node)
+        began = time.monotonic()
+        with pytest.raises(Rejected) as refused:
+            thief.receive()
+        assert refused.value.status == 401
+        assert time.monotonic() - began < 5
+        thief.close()
+    unsigned = link.site(site.key, site.node_id)
+    monkeypatch.setattr(flower.asymmetric, "sign_message", lambda key, data: b"no signature")
+    with pytest.raises(Rejected):
+        unsigned.receive()
+    unsigned._client.close()
+    monkeypatch.undo()
+    assert received(site)[1] == b"not for others"
+    neighbour.close()
+
+
 # --- servers that are not what they should be ---
 
 

@@ -221,7 +221,7 @@ def small(monkeypatch) -> None:
     """A stranger may send 1,000 bytes, a registered node and the operator 5,000; a header says who is registered."""
     monkeypatch.setattr(superlink, "STRANGER", 1000)
     monkeypatch.setattr(superlink, "LARGEST", 5000)
-    monkeypatch.setattr(superlink, "is_registered_node", lambda app, headers: headers.get(b"node") == b"known")
+    monkeypatch.setattr(superlink, "node_of", lambda app, headers: 7 if headers.get(b"node") == b"known" else None)
 
 
 NODE = (b"node", b"known")
@@ -303,7 +303,7 @@ def patient(monkeypatch) -> None:
     """Nothing happens because of time; the header `node` has the id of a registered node."""
     monkeypatch.setattr(superlink, "HOLD", 15.0)
     monkeypatch.setattr(superlink, "LOOK_AGAIN", 15.0)
-    monkeypatch.setattr(superlink, "node_of", lambda app, headers: int(headers.get(b"node", 0)) or None)
+    monkeypatch.setattr(superlink, "waiting_node", lambda app, headers, body: int(headers.get(b"node", 0)) or None)
 
 
 def site(gate: Any, node: int) -> Client:
@@ -417,8 +417,8 @@ def test_a_message_whose_content_follows_wakes_nobody_before_it():
     assert run(one).asked == [(7, 1)]
 
 
-def test_a_stranger_is_not_held_and_takes_no_message_from_a_site():
-    """Whoever shows the public key of a site without its signature is refused by Flower; the message stays."""
+def test_a_stranger_is_not_held_and_what_flower_refuses_takes_no_message_away():
+    """A request whose stamp is too old, say: the message stays for the next one."""
 
     async def one() -> None:
         app = Mailbox()

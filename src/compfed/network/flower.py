@@ -606,25 +606,27 @@ def superlink_app(host: str, port: int, keys: Path) -> Any:
 
 
 def node_of(app: Any, headers: Mapping[bytes, bytes]) -> int | None:
-    """The id of the registered node whose public key a request shows; None without one. The signature is not looked at."""
-    try:
-        public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER.encode()], validate=True)
-        return app.state.linkstate_factory.state().get_node_id_by_public_key(public)
-    except (KeyError, ValueError, TypeError):
-        return None
-
-
-def is_registered_node(app: Any, headers: Mapping[bytes, bytes]) -> bool:
-    """Are these the headers of a request that a registered node has signed?"""
-    if node_of(app, headers) is None:
-        return False
+    """The id of the registered node that has signed a request with these headers; None where no such node has."""
     try:
         public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER.encode()], validate=True)
         signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER.encode()], validate=True)
         stamp = headers[TIMESTAMP_HEADER.encode()]
-        return asymmetric.verify_signature(asymmetric.bytes_to_public_key(public), stamp, signature)
+        node = app.state.linkstate_factory.state().get_node_id_by_public_key(public)
+        known = node is not None and asymmetric.verify_signature(
+            asymmetric.bytes_to_public_key(public), stamp, signature
+        )
+        return node if known else None
     except (KeyError, ValueError, TypeError):
-        return False
+        return None
+
+
+def waiting_node(app: Any, headers: Mapping[bytes, bytes], body: bytes) -> int | None:
+    """The node that asks for its own messages, and has signed that it does; None for anybody else, whom Flower refuses."""
+    try:
+        asked = fleet_pb2.PullMessagesRequest.FromString(body).node.node_id
+    except DecodeError:
+        return None
+    return asked if node_of(app, headers) == asked else None
 
 
 class Announced(NamedTuple):

@@ -38,9 +38,9 @@ from compfed.network.flower import (
     LinkError,
     announced,
     ids_asked,
-    is_registered_node,
     node_of,
     superlink_app,
+    waiting_node,
 )
 from compfed.network.keys import gate_token, read_secret
 from compfed.network.settings import FederationSettings
@@ -114,7 +114,7 @@ class Gate:
             return None
         while True:
             if max(size, int(declared)) > limit:
-                known = scope["path"] not in FLEET_PATHS or is_registered_node(self.app, headers)
+                known = scope["path"] not in FLEET_PATHS or node_of(self.app, headers) is not None
                 if not known or max(size, int(declared)) > LARGEST:
                     return None
                 limit = LARGEST
@@ -164,7 +164,7 @@ class Gate:
         if scope["path"] == OPERATOR_WAITS:
             waiter = _Operator(self, headers.get(TASK_HEADER.encode(), b""), ids_asked(body))
         else:
-            waiter = _Site(self, node_of(self.app, headers))
+            waiter = _Site(self, waiting_node(self.app, headers, body))
         gone = asyncio.ensure_future(receive())  # resolves when the other side hangs up
         end = time.monotonic() + HOLD
         try:
@@ -198,7 +198,7 @@ class Gate:
 
 
 class _Site:
-    """A site that waits for a message. Flower is asked once there is one for it; for a stranger at once, and refuses."""
+    """A site that waits for a message. Flower is asked once there is one for it; for anybody else at once, and refuses."""
 
     def __init__(self, gate: Gate, node: int | None):
         self.gate, self.stays, self.who = gate, node is not None, OPERATORS if node is None else node
