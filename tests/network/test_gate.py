@@ -301,8 +301,8 @@ def test_a_long_reply_does_not_travel_in_its_announcement(monkeypatch):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch) -> None:
     """Nothing happens because of time; the header `node` has the id of a registered node."""
-    monkeypatch.setattr(superlink, "HOLD", 15.0)
-    monkeypatch.setattr(superlink, "LOOK_AGAIN", 15.0)
+    for name in ("HOLD", "OPERATOR_HOLD", "LOOK_AGAIN"):
+        monkeypatch.setattr(superlink, name, 15.0)
     monkeypatch.setattr(superlink, "waiting_node", lambda app, headers, body: int(headers.get(b"node", 0)) or None)
 
 
@@ -539,6 +539,14 @@ def test_a_held_request_ends_after_its_time(monkeypatch):
     assert asked(stub, SITES_WAIT, headers=[(b"node", b"7")]) == (200, b"")
     assert 0.15 < time.monotonic() - began < 5
     assert len(stub.seen) == 1  # at the end: it is Flower that says there is none
+
+
+def test_an_operator_is_answered_sooner_than_a_site(monkeypatch):
+    """It has other things to do while replies are missing: to see who is connected, and to send again."""
+    monkeypatch.setattr(superlink, "OPERATOR_HOLD", 0.1)
+    began = time.monotonic()
+    assert asked(Stub(b""), OPERATOR_WAITS, token=TOKEN) == (200, b"")
+    assert time.monotonic() - began < 5
 
 
 def test_held_requests_end_when_the_server_does():

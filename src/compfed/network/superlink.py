@@ -55,7 +55,8 @@ FLEET_PATHS = frozenset(
 SITES_WAIT, OPERATOR_WAITS = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
 SITES_PUSH, OPERATOR_PUSHES = "/v1/fleet/push-messages", "/v1/runtime/push-messages"
 SITES_CONTENT, OPERATOR_CONTENT = "/v1/fleet/push-object", "/v1/runtime/push-object"
-HOLD = 20.0  # seconds that a request for messages is held open while there are none
+HOLD = 20.0  # seconds that the request of a site for messages is held open while there are none
+OPERATOR_HOLD = 2.0  # the same of an operator, who then looks who is connected, and what has waited too long
 STRANGER = 2**20  # bytes that are read of a request before it is known who sent it
 LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a node may have gone
 LINGER = 0.002  # seconds per missing reply, for which the first replies wait for others: one request collects many
@@ -158,15 +159,16 @@ class Gate:
             self._wake(who)
 
     async def _hold(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Answer a request for messages once there are some, or after `HOLD` seconds."""
+        """Answer a request for messages once there are some, or after some seconds."""
         headers = dict(scope["headers"])
         waiter: _Site | _Operator
+        end = time.monotonic() + HOLD
         if scope["path"] == OPERATOR_WAITS:
+            end = time.monotonic() + OPERATOR_HOLD
             waiter = _Operator(self, headers.get(TASK_HEADER.encode(), b""), ids_asked(body))
         else:
             waiter = _Site(self, waiting_node(self.app, headers, body))
         gone = asyncio.ensure_future(receive())  # resolves when the other side hangs up
-        end = time.monotonic() + HOLD
         try:
             while True:
                 left = end - time.monotonic()
