@@ -7,7 +7,7 @@
 #   make test-flower-versions  the module that imports Flower, with every version of Flower that is allowed
 #   make test-lowest one pass through everything with the lowest and the newest versions that we declare, each in its own environment
 #   make bench       how fast, against other engines and the machine's limit: docs/howto/performance.md (BENCH=--quick: a trial)
-#   make bench-federation  seconds a round over a network, in turns with an empty app of Flower: 10 minutes
+#   make bench-federation  seconds a round over a network at 4, 16 and 50 sites, in turns with an empty app of Flower, and light sites: 20 minutes
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right, and 2,000 dirty CSV files (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make docs        the documentation site, into build/docs: runs the examples, needs no network (docs-quick: without the examples)
 #   make wheel       build dist/, install it in a new environment and run the README's example there
@@ -102,7 +102,9 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/sizes.py
 
 bench-federation: $(STAMP)
-	$(BIN)/python benchmarks/network.py --sites 16 --large
+	$(BIN)/python benchmarks/network.py --sites 16 50 --large
+	$(BIN)/python benchmarks/network_clients.py
+	$(BIN)/python benchmarks/network_clients.py --limit --sites 16
 
 wheel: $(STAMP)
 	rm -rf dist

@@ -1,15 +1,18 @@
 """Seconds a round over a network: an empty app of Flower on SuperNodes, and compfed, in turns on this machine.
 
-python benchmarks/network.py [--turns 3] [--sites 16] [--large] [--soak 300]
+python benchmarks/network.py [--turns 3] [--sites 16 50] [--large] [--quick] [--soak 300]
 
 A SuperLink and four sites, TLS and a key per site, as processes on this machine. Flower's empty app sends an empty message
 to every node, which replies with an empty one: its rounds are the floor of a Flower app. compfed runs the fits that its
-users run: a lasso-penalised logistic regression (small messages) and its cross-validation (up to 1.2 MB a site). A round
+users run, under the default policy: a lasso-penalised logistic regression (small messages) and its cross-validation. A round
 lies between the last replies to two messages, the computation of the operator included.
 
---sites N   also compfed with N sites on this machine.
---large     also messages of 20 MB each way.
---soak N    instead: N fits over one running federation; memory and open files of every process.
+--sites N...  also compfed with N sites on this machine, if its memory is enough: a site takes 250 MB.
+--large       also messages of 20 MB each way.
+--quick       instead: compfed alone, with three sites and small messages, once: does this script work?
+--soak N      instead: N fits over one running federation; memory and open files of every process.
+
+`network_clients.py` measures how many sites one SuperLink serves.
 """
 
 from __future__ import annotations
@@ -30,15 +33,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from network_usage import cpu_seconds, memory, memory_available, open_files
 
 import compfed as cf
 from compfed.cli.demo import Loopback, end_process, free_port, wait_for_port
-from compfed.data import Sites, bundled
+from compfed.data import Sites
 from compfed.federation import Evaluate, ask
 from compfed.federation.spec import ObjectiveSpec
 from compfed.network import keys
 
 ROUNDS = 6  # of the empty app
+ROWS, COLUMNS = 100, 10  # of a site
+SITE_MEMORY = 260.0  # MB
 FLOWER = "Flower, empty app"
 PROJECT = """\
 [build-system]
@@ -214,7 +220,7 @@ def timed_federation(federation: Loopback) -> Iterator[tuple[Any, list[float]]]:
 
 
 def small(connection: Any) -> None:
-    cf.FederatedLogisticRegression(alpha=0.01, tol=1e-10).fit_federation(connection)
+    cf.FederatedLogisticRegression(alpha=0.02, tol=1e-8).fit_federation(connection)
 
 
 def cross_validation(connection: Any) -> None:
@@ -239,11 +245,14 @@ def _between(ends: list[float]) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(ends)]
 
 
-def split(table: Any, sites: int) -> Sites:
-    """The rows of a table, dealt to so many sites."""
+def table(sites: int) -> Sites:
+    """A table that every rule of the default policy lets through, with as many rows at every site."""
     rng = np.random.default_rng(0)
-    parts = np.array_split(rng.permutation(len(table.y)), sites)
-    return cf.data.from_arrays([table.X[p] for p in parts], [table.y[p] for p in parts])
+    w = np.r_[1.5, -1.0, 0.5, np.zeros(COLUMNS - 3)]
+    features = [rng.standard_normal((ROWS, COLUMNS)) for _ in range(sites)]
+    return cf.data.from_arrays(
+        features, [(1 / (1 + np.exp(-A @ w)) > rng.random(ROWS)).astype(float) for A in features]
+    )
 
 
 def wide(sites: int) -> Sites:
@@ -266,11 +275,10 @@ def show(name: str, turns: list[list[float]]) -> float:
 
 def compare(turns: int) -> None:
     found: dict[str, list[list[float]]] = {}
-    table = bundled.breast_cancer()
     for turn in range(turns):
         with tempfile.TemporaryDirectory() as folder:
             found.setdefault(FLOWER, []).append(flower_rounds(Path(folder)))
-        with tempfile.TemporaryDirectory() as folder, Loopback(Path(folder) / "f", table.federation()) as federation:
+        with tempfile.TemporaryDirectory() as folder, Loopback(Path(folder) / "f", table(4)) as federation:
             federation.start()
             our_rounds(federation, small)  # sites start and read their tables meanwhile
             for name, fit in (("compfed, small messages", small), ("compfed, cross-validation", cross_validation)):
@@ -286,18 +294,27 @@ def compare(turns: int) -> None:
         )
 
 
-def many_sites(sites: int, turns: int) -> None:
+def many_sites(sites: int, turns: int, cross_validate: bool = True) -> None:
+    if (needed := SITE_MEMORY * (sites + 2)) > memory_available():
+        print(f"compfed, {sites} sites: left out. They need {needed / 1e3:.0f} GB of memory.")
+        return
     names = [f"site-{i}" for i in range(sites)]
-    rows = split(bundled.breast_cancer(), sites)
-    # 35 rows a site: one of them may have over half of a column's variance, which the default policy refuses
     with (
         tempfile.TemporaryDirectory() as folder,
-        Loopback(Path(folder) / "f", rows, names, disclosure="enforce = false") as federation,
+        Loopback(Path(folder) / "f", table(sites), names) as federation,
     ):
         federation.start()
         our_rounds(federation, small)
-        show(f"compfed, small messages, {sites} sites", [our_rounds(federation, small) for _ in range(turns)])
-        show(f"compfed, cross-validation, {sites} sites", [our_rounds(federation, cross_validation)])
+        superlink = federation.processes["superlink"].pid
+        before = cpu_seconds(superlink)
+        rounds = [our_rounds(federation, small) for _ in range(turns)]
+        used = (cpu_seconds(superlink) - before) / sum(
+            len(each) + 2 for each in rounds
+        )  # and the first message, and enrolments
+        show(f"compfed, small messages, {sites} sites", rounds)
+        print(f"{'':40s} SuperLink {1e3 * used:.0f} ms of processor a message, {1e3 * used / sites:.1f} ms a site")
+        if cross_validate:
+            show(f"compfed, cross-validation, {sites} sites", [our_rounds(federation, cross_validation)])
 
 
 def large_messages(turns: int) -> None:
@@ -309,8 +326,7 @@ def large_messages(turns: int) -> None:
 
 def soak(fits: int) -> None:
     """Many fits over one running federation: what happens to memory and open files."""
-    table = bundled.breast_cancer()
-    with tempfile.TemporaryDirectory() as folder, Loopback(Path(folder) / "f", table.federation()) as federation:
+    with tempfile.TemporaryDirectory() as folder, Loopback(Path(folder) / "f", table(4)) as federation:
         federation.start()
         began, first = time.monotonic(), None
         lasso = cf.FederatedLasso(alpha=0.01)
@@ -321,26 +337,20 @@ def soak(fits: int) -> None:
                 assert np.array_equal(coef, first), f"fit {k} gave other coefficients"
                 if k in (1, 50) or k % 50 == 0:
                     pids = {"operator": os.getpid(), **{name: p.pid for name, p in federation.processes.items()}}
-                    usage = "  ".join(f"{name} {_memory(pid):.0f} MB {_files(pid)} files" for name, pid in pids.items())
+                    usage = "  ".join(
+                        f"{name} {memory(pid):.0f} MB {open_files(pid)} files" for name, pid in pids.items()
+                    )
                     print(f"fit {k:4d}  {time.monotonic() - began:5.0f} s  {usage}", flush=True)
         pids = [p.pid for p in federation.processes.values()]
     left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     print(f"processes left behind: {left or 'none'}")
 
 
-def _memory(pid: int) -> float:
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
-
-
-def _files(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--sites", type=int, metavar="N")
+    parser.add_argument("--sites", type=int, nargs="+", default=[], metavar="N")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--soak", type=int, metavar="FITS")
     args = parser.parse_args()
@@ -348,9 +358,12 @@ def main() -> None:
     if args.soak:
         soak(args.soak)
         return
+    if args.quick:
+        many_sites(3, 1, cross_validate=False)
+        return
     compare(args.turns)
-    if args.sites:
-        many_sites(args.sites, args.turns)
+    for sites in args.sites:
+        many_sites(sites, args.turns)
     if args.large:
         large_messages(args.turns)
 

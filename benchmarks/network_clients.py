@@ -19,6 +19,7 @@ import os
 import queue
 import signal
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -271,33 +272,35 @@ def limits(sites: int) -> None:
             except NoReply as problem:
                 print(f"a site that never replies, after {time.monotonic() - began:.0f} s: {problem}")
             connection.close()
-        with LightFederation(Path(folder) / "full", sites) as federation:
+        retry = RetryPolicy(wait=10.0)
+        with LightFederation(Path(folder) / "full", sites, retry=retry) as federation:
             federation.wait(sites)
             connection = federation.connection()
             message(connection, 1, 0)
             most = superlink.CONNECTIONS + superlink.PER_SITE * sites
-            with strangers(federation.settings.listen[1], most) as taken:
+            with strangers(federation.settings, most) as taken:
                 print(f"{taken} connections of strangers: ", end="")
                 try:
                     print(f"a message takes {message(connection, 1, 1):.1f} s", end="; ")
                 except (NoReply, InputError) as problem:
                     print(problem, end="; ")
                 with contextlib.suppress(queue.Empty):
-                    print(f"a site says: {federation.said.get(timeout=25)}")
+                    print(f"a site says: {federation.said.get(timeout=25)}", end="")
+                print()
             print(f"once they have gone: {message(connection, 1, 2):.1f} s; problems: {connection.problems}")
             connection.close()
 
 
 @contextlib.contextmanager
-def strangers(port: int, count: int) -> Iterator[int]:
-    """Connections that send nothing, to a port of this machine."""
+def strangers(settings: FederationSettings, count: int) -> Iterator[int]:
+    """TLS connections to a SuperLink of this machine that send nothing."""
+    context, taken = ssl.create_default_context(cafile=str(settings.keys / "ca.crt")), 0
     with contextlib.ExitStack() as stack:
-        taken = 0
         for _ in range(count):
             with contextlib.suppress(OSError):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+                plain = stack.enter_context(socket.create_connection(("127.0.0.1", settings.listen[1]), 5))
+                stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
                 taken += 1
-        time.sleep(1)
         yield taken
 
 

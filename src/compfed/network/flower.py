@@ -132,6 +132,8 @@ def _rejected(response: httpx.Response) -> Rejected:
         code, words = (None, text) if error is None else (int(error.code), str(error.message))
     except Exception:
         code, words = None, "an error that cannot be read"
+    if response.status_code == 503:
+        words = "all the connections that it takes are in use"
     return Rejected(response.status_code, code, printable(words, 200))
 
 
