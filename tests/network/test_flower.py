@@ -36,6 +36,7 @@ import uvicorn
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.primitives import asymmetric
 from flwr.supercore.version import package_version
 from network.memory_link import furnish, key_of, without_framing
 from places import ROOT
@@ -691,7 +692,7 @@ def test_who_asks_for_the_messages_of_another_site_is_refused_at_once(link, oper
         assert time.monotonic() - began < 5
         thief.close()
     unsigned = link.site(site.key, site.node_id)
-    monkeypatch.setattr(flower.asymmetric, "sign_message", lambda key, data: b"no signature")
+    monkeypatch.setattr(asymmetric, "sign_message", lambda key, data: b"no signature")
     with pytest.raises(Rejected):
         unsigned.receive()
     unsigned._client.close()

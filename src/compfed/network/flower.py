@@ -41,7 +41,8 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
-from flwr.common.serde import message_to_proto, metadata_from_proto
+from flwr.common.serde import message_to_proto
+from flwr.common.serde_utils import metadata_from_proto
 from flwr.proto import control_pb2, fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, node_pb2, runtime_pb2
 from flwr.supercore.constant import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
@@ -505,8 +506,9 @@ class FlowerLink:
                     return runtime
                 with runtime:
                     _call(self.address, runtime.PullTaskInput, runtime_pb2.PullTaskInputRequest())
-                    end = dict(sub_status=SubStatus.FAILED, details="not a run of this operator")
-                    _call(self.address, runtime.PushTaskOutput, runtime_pb2.PushTaskOutputRequest(**end))
+                    reason = "not a run of this operator"
+                    output = runtime_pb2.PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=reason)
+                    _call(self.address, runtime.PushTaskOutput, output)
 
     def _beat(self, runtime: RuntimeHttpClient, ended: threading.Event) -> None:
         while not ended.wait(HEARTBEAT):
