@@ -682,7 +682,6 @@ def test_who_asks_for_the_messages_of_another_site_is_refused_at_once(link, oper
     neighbour = link.operator(other=other)
     neighbour.register()
     operator.open()
-    operator.push({"site": b"not for others"}, 600.0)
     for key, node in ((other, site.node_id), (keys.new_identity(), site.node_id)):
         thief = link.site(key, node)
         began = time.monotonic()
@@ -697,6 +696,7 @@ def test_who_asks_for_the_messages_of_another_site_is_refused_at_once(link, oper
         unsigned.receive()
     unsigned._client.close()
     monkeypatch.undo()
+    operator.push({"site": b"not for others"}, 600.0)
     assert received(site)[1] == b"not for others"
     neighbour.close()
 

@@ -341,6 +341,10 @@ class Mailbox:
         self.waiting: dict[int, list[bytes]] = {}
         self.asked = list[tuple[int, int]]()  # node, and how many messages it got
         self.refuses = False
+        self.slow: asyncio.Event | None = (
+            None  # the first who asks sees what was there before, and is answered after this
+        )
+        self.late = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = (await receive()).get("body", b"")
@@ -356,7 +360,10 @@ class Mailbox:
         elif scope["path"] == SITES_WAIT:
             node = int(dict(scope["headers"])[b"node"])
             await asyncio.sleep(0)  # others come in between
-            if self.refuses:
+            if self.late and self.slow is not None:
+                self.late = False
+                await self.slow.wait()
+            elif self.refuses:
                 status, answer = 401, b"who are you"
             elif found := self.waiting.get(node, []):
                 answer = found.pop(0)
@@ -428,14 +435,35 @@ def test_a_stranger_is_not_held_and_what_flower_refuses_takes_no_message_away():
         app.refuses = True
         assert (await site(gate, 7)())[0] == 401
         app.refuses = False
+        began = time.monotonic()
         assert await site(gate, 7)() == (200, b"a message")
+        assert time.monotonic() - began < 5
 
     run(one)
 
 
 def test_a_message_that_comes_while_flower_says_no_is_not_missed(monkeypatch):
-    """Two requests of a site wait; both ask, one gets the message. The next message wakes the other one."""
+    """The run of the first message has ended. The second one comes while Flower says that there is none."""
 
+    async def one() -> None:
+        app = Mailbox()
+        gate = Gate(app, SECRET)
+        await pushes(gate, 7)()
+        app.waiting.clear()
+        app.slow, app.late = asyncio.Event(), True
+        waiting = asyncio.ensure_future(site(gate, 7)())
+        await asyncio.sleep(0.05)
+        await pushes(gate, 7)()
+        app.slow.set()
+        began = time.monotonic()
+        assert await waiting == (200, b"a message")
+        assert time.monotonic() - began < 5
+        assert app.asked == [(7, 0), (7, 1)]
+
+    run(one)
+
+
+def test_two_requests_of_a_site_share_its_messages():
     async def one() -> None:
         app = Mailbox()
         gate = Gate(app, SECRET)
