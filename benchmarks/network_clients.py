@@ -104,8 +104,8 @@ def agreement_of(names: tuple[str, ...]) -> Agreement:
     return Agreement(names, (enrolment(),) * len(names))
 
 
-def light_sites(settings: Path, names: Sequence[str], delays: Delays, said: Any, stop: Any) -> None:
-    """The process of light sites: a thread each, until `stop`."""
+def light_sites(settings: Path, names: Sequence[str], delays: Delays, said: Any) -> None:
+    """The process of light sites: a thread each, until it is killed, or some minutes have passed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     federation, end = FederationSettings.read(settings, check_estimator=False), time.monotonic() + LONGEST
     words: dict[object, np.ndarray] = {}
@@ -113,28 +113,28 @@ def light_sites(settings: Path, names: Sequence[str], delays: Delays, said: Any,
     def run(name: str) -> None:
         site = LightSite(federation.names.index(name), name, keys.read_identity(settings.parent / f"{name}.key"), words)
         known = 0
-        while not stop.is_set() and time.monotonic() < end:
+        while time.monotonic() < end:
             connection = FleetConnection(federation.superlink, federation.keys / "ca.crt", site.key, known)
             try:
                 known = connection.sign_in()
                 said.put(name)
-                while not stop.is_set() and time.monotonic() < end:
+                while time.monotonic() < end:
                     if (delivery := connection.receive()) is None:
                         continue
                     delay = delays.get(name, 0.0) if read_header(delivery[1], name)[0].number > 1 else 0.0
-                    if delay < np.inf and not stop.wait(delay):
+                    if delay < np.inf:
+                        time.sleep(delay)
                         connection.reply(delivery[0], site.reply(delivery[1]))
             except (LinkError, InputError) as problem:
-                if not stop.is_set():
-                    said.put(f"! {problem}")
-                stop.wait(0.5)
+                said.put(f"! {problem}")
+                time.sleep(0.5)
             finally:
                 connection.close()
 
     threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()
-    stop.wait(LONGEST)
+    time.sleep(LONGEST)
     os._exit(0)
 
 
@@ -166,8 +166,8 @@ class LightFederation:
         while "Admitted" not in self.log.read_text():
             time.sleep(0.05)
         context = get_context("spawn")
-        self.said, self.stop = context.Queue(), context.Event()
-        arguments = (self.path, self.names, self.delays, self.said, self.stop)
+        self.said = context.Queue()
+        arguments = (self.path, self.names, self.delays, self.said)
         self.clients = context.Process(target=light_sites, args=arguments, daemon=True)
         self.clients.start()
         return self
@@ -190,10 +190,7 @@ class LightFederation:
         return RemoteFederation(link, self.settings.roster, retry=self.retry)
 
     def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self.clients.join(5)
-        if self.clients.is_alive():
-            self.clients.kill()
+        self.clients.kill()
         end_process(self.superlink)
 
 
