@@ -37,6 +37,8 @@ APART = {
 NOT_TRIED = {
     "gpu.py": "needs a GPU",
     "machine.py": "of the others",
+    "network_clients.py": "tests/network/test_network_benchmarks.py",
+    "network_usage.py": "of network.py",
     "one_fit.py": "of fits.py",
     "page.py": "reads what the others wrote, and writes a page of the documentation",
 }
