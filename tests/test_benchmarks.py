@@ -27,6 +27,7 @@ APART = {
     "fits.py": "--turns 1 --only lasso --problems cancer --out OUT",
     "many_clients.py": "--runs 1 --rounds 2 --limit 100",
     "network.py": "--soak 1",
+    "network_rounds.py": "--smallest",
     "read_table.py": "--quick",
     "same_answers.py": "save OUT --only nothing",
     "secure_sum.py": "--turns 1 --sites 4",
