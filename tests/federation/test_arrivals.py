@@ -198,7 +198,8 @@ def test_numbers_that_are_not_finite_do_not_enter_a_sum(name, number):
             continue
         tried += 1
         wrong = reply._replace(**{field: changed})
-        if name in HIDDEN and field != "weight":
+        broken = name == "evaluate" and field == "gradient" and np.isnan(number)
+        if name in HIDDEN and field != "weight" and not broken:
             given = query.contribution(wrong, 12.0, agreement)
             assert np.isnan(given[HIDDEN[name][2]]).any(), field
             assert all(np.isfinite(v).all() or np.isnan(v).any() for v in given.values())  # hidden, not infinite
@@ -231,6 +232,19 @@ def test_a_site_whose_numbers_are_not_finite_says_so_and_adds_nothing(kind, exac
     )
     with pytest.raises(SiteRefusal, match=f"^site 'site1': .*{reason}"):
         ask(federation, query)
+
+
+def test_a_gradient_that_is_nan_beside_an_ordinary_loss_is_no_model_far_out():
+    """A broken installation: hidden as a number that overflowed, it would only slow a fit down."""
+    query, agreement = (
+        Evaluate(SQUARED, np.zeros((2, 4))),
+        InProcess(sites_of(table("numbers", sites=3))).messages.agreement,
+    )
+    good = Evaluate.Reply(np.array([1.0, np.inf]), np.array([[1.0] * 4, [np.nan] * 4]), np.array([1.0, np.nan]))
+    far_out = query.contribution(good, 1.0, agreement)["infinite"]
+    assert np.isnan(far_out).tolist() == [False, True]
+    with pytest.raises(cf.InputError, match="reply to Evaluate whose gradient is not finite"):
+        query.contribution(good._replace(gradient=np.full((2, 4), np.nan)), 1.0, agreement)
 
 
 def test_a_refusal_fits_into_a_message():

@@ -423,7 +423,7 @@ def _(f: Faults) -> str:
 def _(f: Faults) -> str:
     f.behave(after=4, broken="nan")
     run = f.run().start()
-    said = run.stops(f"site {FAULTY!r}: it computed a reply that cannot be used", "NaN")
+    said = run.stops(f"site {FAULTY!r}: it computed a reply to Evaluate whose gradient is not finite")
     assert len(run.write_ahead_log.read_bytes().splitlines()) == 1 + 4
     f.terminate(FAULTY)
     f.start_site(FAULTY, faulty=False)

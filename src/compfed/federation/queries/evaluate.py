@@ -11,10 +11,23 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.limits import QueryChecks, check_boolean, check_floats
-from compfed.federation.query import Field, FieldValues, Query, Sizes, Weighting, factor_field, flag, hidden, there
+from compfed.federation.query import (
+    Field,
+    FieldValues,
+    Query,
+    Sizes,
+    Weighting,
+    check_finite,
+    factor_field,
+    flag,
+    hidden,
+    there,
+)
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import Loss
 from compfed.splits import RowSubset
+
+ORDINARY = 1e100  # a loss below this is far from where its gradient overflows
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +95,14 @@ class Evaluate(Query):
         return found
 
     def contribution(self, reply: Reply, factor: float, agreement: Agreement) -> FieldValues:
-        """Where a model is far out, a number is infinite: a flag tells it, and nothing else of the model is told."""
+        """Where a model is far out, a number is infinite: a flag tells it, and nothing else of the model is told.
+
+        Raises `InputError` where a gradient is NaN although the loss is an ordinary number: the site computes wrongly.
+        """
         w, r = factor, reply
+        ordinary = np.abs(np.asarray(r.value, float)) < ORDINARY
+        if w != 0 and (ordinary & np.isnan(np.asarray(r.gradient, float)).any(axis=1)).any():
+            check_finite("Evaluate", {"gradient": r.gradient})
         parts = {"value": r.value, "gradient": r.gradient, "terms": r.terms, "hessian": r.hessian}
         with np.errstate(over="ignore", invalid="ignore"):
             terms = {name: w * np.asarray(part, float) for name, part in parts.items() if part is not None}
