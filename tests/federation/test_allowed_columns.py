@@ -13,12 +13,12 @@ from compfed.federation.site.in_process import sites_of
 WIDTH, ROWS = 30, 80  # max_hessian_share 0.33 of 80 rows allows 26 of 30 columns
 
 
-def table(sites: int) -> cf.data.Sites:
+def table(sites: int, rows: int = ROWS) -> cf.data.Sites:
     rng = np.random.default_rng(1)
-    X = rng.uniform(-1, 1, (sites * ROWS, WIDTH))
+    X = rng.uniform(-1, 1, (sites * rows, WIDTH))
     w = np.where(np.arange(WIDTH) % 3 == 0, rng.normal(0, 1, WIDTH), 0.0)
     y = (rng.random(len(X)) < 1 / (1 + np.exp(-2 * X @ w))).astype(int)
-    return cf.data.from_table(X, y, np.repeat(np.arange(sites), ROWS))
+    return cf.data.from_table(X, y, np.repeat(np.arange(sites), rows))
 
 
 class Listening(InProcess):
@@ -61,6 +61,26 @@ def test_the_allowed_columns_are_used_and_no_other(model, most):
     expected = cf.FederatedLogisticRegression(**fixed).fit_federation(InProcess(sites))
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-8)
     np.testing.assert_array_equal(model.coef_ == 0, expected.coef_ == 0)
+
+
+def test_a_squared_loss_asks_once():
+    """Its second derivatives are the same at every model: 340 messages where they were never asked for."""
+    found = cf.FederatedLasso(alpha=0.01).fit_federation(walled := listening(table(4), DisclosurePolicy()))
+    assert len(walled.asked) == 1
+    assert found.n_rounds_ <= 20
+    expected = cf.FederatedLasso(alpha=0.01).fit_federation(InProcess(table(4)))
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(found.coef_ == 0, expected.coef_ == 0)
+
+
+def test_all_columns_of_all_rows_and_not_of_a_fold():
+    """0.33 of 100 rows are more than 30, and of the rows that a fold leaves they are fewer: gradients alone inside the folds."""
+    grid = {"alphas": [0.05, 0.02], "cv": 3}
+    found = cf.FederatedLogisticRegressionCV(**grid).fit_federation(listening(table(4, 100), DisclosurePolicy()))
+    assert found.n_fits_not_converged_ == 0
+    fixed = cf.FederatedLogisticRegression(alpha=found.alpha_).fit_federation(InProcess(table(4, 100)))
+    np.testing.assert_allclose(found.coef_, fixed.coef_, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(found.coef_ == 0, fixed.coef_ == 0)
 
 
 def test_a_table_whose_columns_are_used_up_is_fitted_without_hessians():

@@ -185,7 +185,8 @@ class PartialNewton(SecondOrder):
     def hessian_coordinates(
         self, g: Regulariser, at: Evaluated, x: np.ndarray, kept: Mapping[str, np.ndarray], ask: bool
     ) -> np.ndarray | None:
-        return np.array(self.columns, np.int32) if ask else None
+        # of a squared loss one block serves all models, and nothing else asks for it
+        return np.array(self.columns, np.int32) if ask or not len(kept["block"]) else None
 
     def keep(self, s: SolverState, at_trial: Evaluated, t: float, accepted: bool) -> Mapping[str, np.ndarray]:
         """The new block, if one came, and the pairs with the new one, from rejected trials too."""

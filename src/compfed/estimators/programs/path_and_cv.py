@@ -40,7 +40,7 @@ from compfed.solvers.base import FederatedSolution, SearchOptions, SolverState, 
 from compfed.solvers.first_order import solve_all_by_rounds
 from compfed.solvers.quadratic_model import newton_step
 from compfed.solvers.search import HessianSharing, Search, run_searches
-from compfed.solvers.second_order import known_hessian
+from compfed.solvers.second_order import ProximalNewton, known_hessian
 from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, check_folds, cv_splits, training_rows
 from compfed.stopping import rounding_error
 
@@ -208,6 +208,8 @@ class _Grid:
         has_own = start.at is not None and start.at.H is not None
         if has_own or H is None or whole.null.at is None or prepared.scaling is not whole.scaling:
             return start
+        if choose(prepared.at(float(self.alphas[0])), self._options(p), start).method is not ProximalNewton:
+            return start  # sites give no Hessian on so many columns of a fold
         return replace(start, kept=known_hessian(np.asarray(whole.null.at.W), H))
 
     def start(self, p: int, k: int) -> Search:
