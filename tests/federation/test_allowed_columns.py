@@ -83,6 +83,18 @@ def test_all_columns_of_all_rows_and_not_of_a_fold():
     np.testing.assert_array_equal(found.coef_ == 0, fixed.coef_ == 0)
 
 
+def test_refits_of_folds_ask_for_no_hessian():
+    """The columns of all rows are too many for the rows of a fold: over a network a refusal would end the run."""
+    grid = {"alphas": [0.05, 0.02], "cv": 2, "relax": True, "gamma": [0.0, 1.0]}
+    walled = listening(table(4), DisclosurePolicy())
+    found = cf.FederatedLogisticRegressionCV(**grid).fit_federation(walled)
+    assert len(walled.asked) == 1
+    assert found.n_fits_not_converged_ == 0
+    fixed = cf.FederatedLogisticRegression(alpha=found.alpha_, relax=True, gamma=found.gamma_)
+    fixed.fit_federation(InProcess(table(4)))
+    np.testing.assert_allclose(found.coef_, fixed.coef_, rtol=0, atol=1e-8)
+
+
 def test_a_table_whose_columns_are_used_up_is_fitted_without_hessians():
     """An earlier run took other columns: the site refuses these, and the fit goes on."""
     sites = sites_of(table(4), DisclosurePolicy())

@@ -338,7 +338,12 @@ class PreparedProblem:
         """The problem without a penalty, the coefficients outside `kept` held at 0. Bounds still apply."""
         form = self._form()
         lower, upper = (np.where(kept, side, 0.0) for side in (form.lower, form.upper))
-        return self.spec.with_regulariser(Box(lower, upper))
+        return replace(self.spec, hessian_columns=self.own_hessian_columns).with_regulariser(Box(lower, upper))
+
+    @property
+    def own_hessian_columns(self) -> tuple[int, ...] | None:
+        """Of a search that shares no Hessians: sites count the columns of all rows, which are too many for a subset."""
+        return self.spec.hessian_columns if self.summary.subset is None else None
 
 
 def _with_rows(loss: Loss, offset: bool, site_effects: bool) -> Loss:
@@ -648,4 +653,5 @@ def refit_start(prepared: PreparedProblem, model: FederatedSolution, support: np
     """A refit starts from the penalised model, whose evaluation is known."""
     if model.x[~support].any():  # it is published in another form, with more zeros
         return replace(prepared.null, x=np.where(support, model.x, 0.0), at=None)
-    return replace(prepared.null, x=model.x, at=model.at, kept=model.kept)
+    same = prepared.own_hessian_columns == prepared.spec.hessian_columns
+    return replace(prepared.null, x=model.x, at=model.at, kept=model.kept if same else None)
