@@ -104,6 +104,6 @@ plt.show()
 folder.cleanup()
 
 # %%
-# Most bytes are second derivatives, of all models of the cross-validation together. A site that sets ``max_hessian_share = 0`` in
+# Most bytes are second derivatives, of some of the models of the cross-validation. A site that sets ``max_hessian_share = 0`` in
 # its ``site.toml`` sends none; the fit then takes more messages. ``compfed site ledger`` prints, at the site, what its table has
 # revealed over all runs. :doc:`/howto/deploy` has the steps for sites on different machines.

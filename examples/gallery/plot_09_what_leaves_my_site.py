@@ -50,7 +50,8 @@ assert cost.bytes_up / 1e3 > kilobytes
 
 # %%
 # The fit takes more bytes than the table has. Bytes tell what a network carries, not what is revealed. What is revealed depends on
-# which numbers these are: here losses, gradients and second derivatives at a dozen models, each summed over all rows.
+# which numbers these are: here losses and gradients at a dozen models, and second derivatives at
+# most of them, each summed over all rows.
 #
 # A curious server
 # ----------------

@@ -166,7 +166,7 @@ class FederatedModel(BaseEstimator):
         Messages and bytes, by query.
     trace_ : Trace
         Objective, gradient mapping and costs, one row per evaluation.
-    algorithm_ : Algorithm, ProximalNewton or ProximalBFGS
+    algorithm_ : Algorithm, ProximalNewton, ProximalBFGS or PartialNewton
         The method that was used, with its steps.
     site_names_ : ndarray of str
         The sites.

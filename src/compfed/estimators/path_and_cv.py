@@ -95,7 +95,7 @@ def regularisation_path(
 ) -> Path:
     """The minimisers w(alpha), b(alpha) of an estimator's objective at many values of alpha.
 
-    Each fit starts from the model at the nearest alpha, and fits share their messages.
+    Fits start from the models at other alphas near them, and share their messages.
 
     Parameters
     ----------
@@ -177,7 +177,8 @@ class CrossValidated(FederatedModel):
     """Base class of the estimators that choose alpha by cross-validation.
 
     Alpha is chosen by the mean loss on held-out rows, without the penalty. The rows of a fold are held out at their sites, and
-    only sums of losses leave. Scaling is fitted anew in each fold. All folds share their messages.
+    only sums of losses leave. With `standardize`, the scale of a column is that over the rows to train with. All folds share their
+    messages.
 
     Parameters
     ----------

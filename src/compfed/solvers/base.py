@@ -164,7 +164,7 @@ class FederatedSolution:
         Whether the certificate holds, or the gradient mapping is zero to rounding.
     rounds : int
         Messages to each site, without those before the search (bounds, and f at the start).
-    algorithm : Algorithm, ProximalNewton or ProximalBFGS
+    algorithm : Algorithm, ProximalNewton, ProximalBFGS or PartialNewton
         The method, with the steps it ended with.
     trace : Trace
         One row per evaluation; ``trace.provenance["choice"]`` says why "auto" chose the method.
