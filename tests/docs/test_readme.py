@@ -73,7 +73,10 @@ def test_the_messages_are_those_of_the_page():
     allowed = {cells[0].split(" (")[0]: cells[1:] for cells in rows(text, "Rounds before and after")}
     (fits_26, folds_26), (fits_8, folds_8) = allowed["26 of 30"], allowed["8 of 30"]
     assert f"such fits took {fits_26.split()[0]} messages" in FLAT
-    assert f"cross-validations {' and '.join(sorted(folds_26.split(' and ')))}; on 8 of 30, {fits_8}, and {folds_8}" in FLAT
+    assert (
+        f"cross-validations {' and '.join(sorted(folds_26.split(' and ')))}; on 8 of 30, {fits_8}, and {folds_8}"
+        in FLAT
+    )
     ((_, first, now),) = [cells for cells in fits if cells[0] == "logistic, cancer"]
     assert f"took {first} messages by first-order rounds and takes {now}" in FLAT
 
