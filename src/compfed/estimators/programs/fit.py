@@ -275,6 +275,7 @@ class PreparedProblem:
     spread: np.ndarray  # of the columns, over the rows to fit to
     null: Start
     summary: PooledSummary
+    max_hessian_columns: float | None = None  # of these rows, where `spec` has those of all rows
 
     def at(self, alpha: float) -> FederatedProblem:
         """The problem with a penalty."""
@@ -338,12 +339,23 @@ class PreparedProblem:
         """The problem without a penalty, the coefficients outside `kept` held at 0. Bounds still apply."""
         form = self._form()
         lower, upper = (np.where(kept, side, 0.0) for side in (form.lower, form.upper))
-        return replace(self.spec, hessian_columns=self.own_hessian_columns).with_regulariser(Box(lower, upper))
+        own = replace(self.spec, hessian_columns=self.own_hessian_columns, max_hessian_columns=self.own_max)
+        return own.with_regulariser(Box(lower, upper))
+
+    @property
+    def own_max(self) -> float:
+        """Columns on which sites give a Hessian of these rows, to a search that shares none."""
+        return self.spec.max_hessian_columns if self.max_hessian_columns is None else self.max_hessian_columns
 
     @property
     def own_hessian_columns(self) -> tuple[int, ...] | None:
         """Of a search that shares no Hessians: sites count the columns of all rows, which are too many for a subset."""
         return self.spec.hessian_columns if self.summary.subset is None else None
+
+    @property
+    def gives_own_hessians(self) -> bool:
+        """Whether sites give Hessians of these rows on all columns."""
+        return self.own_max >= self.summary.width and self.own_hessian_columns == self.spec.hessian_columns
 
 
 def _with_rows(loss: Loss, offset: bool, site_effects: bool) -> Loss:
@@ -653,5 +665,5 @@ def refit_start(prepared: PreparedProblem, model: FederatedSolution, support: np
     """A refit starts from the penalised model, whose evaluation is known."""
     if model.x[~support].any():  # it is published in another form, with more zeros
         return replace(prepared.null, x=np.where(support, model.x, 0.0), at=None)
-    same = prepared.own_hessian_columns == prepared.spec.hessian_columns
+    same = prepared.gives_own_hessians or prepared.summary.subset is None
     return replace(prepared.null, x=model.x, at=model.at, kept=model.kept if same else None)

@@ -40,7 +40,7 @@ from compfed.solvers.base import FederatedSolution, SearchOptions, SolverState, 
 from compfed.solvers.first_order import solve_all_by_rounds
 from compfed.solvers.quadratic_model import newton_step
 from compfed.solvers.search import HessianSharing, Search, run_searches
-from compfed.solvers.second_order import ProximalNewton, known_hessian
+from compfed.solvers.second_order import known_hessian
 from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, check_folds, cv_splits, training_rows
 from compfed.stopping import rounding_error
 
@@ -208,8 +208,6 @@ class _Grid:
         has_own = start.at is not None and start.at.H is not None
         if has_own or H is None or whole.null.at is None or prepared.scaling is not whole.scaling:
             return start
-        if choose(prepared.at(float(self.alphas[0])), self._options(p), start).method is not ProximalNewton:
-            return start  # sites give no Hessian on so many columns of a fold
         return replace(start, kept=known_hessian(np.asarray(whole.null.at.W), H))
 
     def start(self, p: int, k: int) -> Search:
@@ -228,7 +226,8 @@ class _Grid:
 
     def share(self, k: int, limit: int) -> HessianSharing:
         """The Hessians of all rows at alpha k, shared by the searches there."""
-        alone = math.inf if self.partial else limit  # a site gives no more columns of a fold than of all rows
+        # a site may give fewer columns of a fold than of all rows
+        alone = limit if all(prepared.gives_own_hessians for prepared in self.problems) else math.inf
         return HessianSharing([self.searches[p, k] for p in range(len(self.problems))], alone)
 
     def between(self, p: int, k: int) -> Search:
@@ -384,14 +383,17 @@ def cross_validate(
         [fit.prepare(federation, options, s, classes, shared) for s in [everything, *summaries]]
     )
     refused = prepared[0].null.refused  # a Hessian of all rows: then those of folds are refused too
-    columns = prepared[0].spec.hessian_columns  # the same for folds: a site counts the columns of all
+    whole = prepared[0].spec  # a site counts the columns of all rows, so folds take the Hessians of all rows
     loose = replace(options.search, tol=max(options.search.tol, options.cv_tol))
     prepared = [
         replace(
             one,
             options=one.options if one is prepared[0] else replace(one.options, search=loose),
             null=replace(one.null, refused=one.null.refused or refused),
-            spec=replace(one.spec, hessian_columns=columns if one.scaling is shared.scaling else None),
+            spec=replace(one.spec, hessian_columns=whole.hessian_columns, max_hessian_columns=whole.max_hessian_columns)
+            if one.scaling is shared.scaling
+            else one.spec,
+            max_hessian_columns=one.spec.max_hessian_columns,
         )
         for one in prepared
     ]
