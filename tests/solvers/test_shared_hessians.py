@@ -19,7 +19,7 @@ from compfed.regularisers import L1, ElasticNet
 from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.solvers.base import SearchOptions, SolverState, Start
 from compfed.solvers.quadratic_model import by_sets_of_signs
-from compfed.solvers.search import Search
+from compfed.solvers.search import HessianSharing, Search
 from compfed.solvers.second_order import ProximalNewton, corrected
 
 pytestmark = pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")
@@ -92,7 +92,7 @@ def test_losses_that_come_with_a_trial_are_those_of_the_end():
     for k in range(3):
         out = fold == k
         for i in (0, 3, 8):
-            one = cf.FederatedLogisticRegression(model.alphas_[i], tol=1e-13).fit(
+            one: Any = cf.FederatedLogisticRegression(model.alphas_[i], tol=1e-13).fit(
                 X[~out, :8], y[~out], sites=sites[~out]
             )
             z = X[out, :8] @ one.coef_[0] + one.intercept_[0]
@@ -109,7 +109,8 @@ def test_a_loss_that_came_with_a_trial_that_is_not_the_end_is_not_that_of_the_en
         search = Search(spec, SearchOptions(max_rounds=2, tol=1e-12), ProximalNewton(), start)
         sites = InProcess(problem.sites)
         for last in (False, True):
-            (sums,), cost = sites.exchange([evaluate_request(spec, search.trial)])
+            found: Any = sites.exchange([evaluate_request(spec, search.trial)])
+            (sums,), cost = found
             at = evaluation(spec, search.trial, sums[0])
             at = at._replace(value=at.value + 1e3, gradient=at.gradient + 1) if worse and last else at
             search.observe(at, cost, loss if last else None)
@@ -173,7 +174,7 @@ def test_between_two_anchors_a_cubic_is_known_exactly():
         at = Evaluated(x, 0.0, gradient, 1.0)
         states.append(SolverState(at, 0.0, None, {"W": np.arange(2), "H": H, "summed": H}))  # pyright: ignore[reportArgumentType]
     problem = cf.Problem(Squared(), L1(0.01), cf.data.from_arrays([np.eye(2)], [np.ones(2)]))
-    found = path_and_cv.guess_between(FederatedProblem.of(problem), *states, share, False).trial.x
+    found = path_and_cv.guess_between(FederatedProblem.of(problem), states[0], states[1], share, False).trial.x
     x = (1 - share) * left + share * right
     gradient, H = cubic(x)
     # the minimiser of the quadratic model there, with both coefficients positive
@@ -191,7 +192,7 @@ def test_sets_of_signs_end_in_the_lasso_of_scikit_learn(seed):
     assert found is not None
     np.testing.assert_allclose(found, star, atol=1e-10)
     np.testing.assert_array_equal(found == 0, star == 0)
-    ridged = by_sets_of_signs(coordinate_form(ElasticNet(0.2, 0.5), 12), x, H @ x - A.T @ b / 40, H)  # pyright: ignore[reportArgumentType]
+    ridged: Any = by_sets_of_signs(coordinate_form(ElasticNet(0.2, 0.5), 12), x, H @ x - A.T @ b / 40, H)  # pyright: ignore[reportArgumentType]
     r = H @ ridged - A.T @ b / 40 + 0.5 * ridged  # pyright: ignore[reportOperatorIssue]
     np.testing.assert_allclose(
         np.where(ridged != 0, r + 0.2 * np.sign(ridged), np.maximum(np.abs(r) - 0.2, 0)), 0, atol=1e-12
@@ -202,7 +203,7 @@ def test_the_shift_of_all_rows_moves_the_matrix_of_a_fold():
     """By as much as the matrix of all rows moved from where both began, and then corrected by the fold's own last steps."""
     X, y, sites = strong()
     kept: list[float] = []
-    original = path_and_cv.HessianSharing.moved
+    original = HessianSharing.moved
 
     def moved(self: Any, search: Any, at: Any, H: np.ndarray) -> Any:
         mine, base, pairs = self.first[id(search)], self.first[id(self.leader)], search.pairs
@@ -215,7 +216,7 @@ def test_the_shift_of_all_rows_moves_the_matrix_of_a_fold():
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(path_and_cv.HessianSharing, "moved", moved)
+        patch.setattr(HessianSharing, "moved", moved)
         cf.FederatedLogisticRegressionCV(n_alphas=12, cv=3).fit(X[:, :10], y, sites=sites)
     assert len(kept) > 5
     assert np.median(kept) < 1e-12

@@ -303,7 +303,7 @@ class HessianSharing:
     def __init__(self, searches: Sequence[Search], limit: float):
         self.leader, self.searches, self.limit = searches[0], list(searches), limit
         self.first = {id(search): search.metric for search in searches}
-        self.taken = dict.fromkeys(self.first, 0)
+        self.taken: dict[int, float] = dict.fromkeys(self.first, 0)
         for search in searches:
             search.sharing = self
 
