@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -173,6 +174,31 @@ def hessians_of_one_row(target: Target, piece: int = 4) -> np.ndarray:
             if not isinstance(reply, Refusal):
                 H = Squared().unpack_hessian(reply.hessian[0], coords)
                 row[coords[:-1]] = H[-1, :-1] / H[-1, -1]
+        found.append(unscaled(scaling, row))
+    return distinct(found, target)
+
+
+def held_out_by_subtraction(target: Target, piece: int = 4) -> np.ndarray:
+    """The Hessian of all rows less that of the rows to train with is that of the rows held out: for squared loss their Gram matrix.
+
+    A cross-validation asks for both. Of one row that matrix is the row. Of several it is known but for a rotation of the rows, and
+    the candidate is their mean.
+    """
+    scaling, d, found = target.scaling(), target.width, []
+    for out in small_folds(target):
+        row, held = np.full(d, np.nan), float(np.count_nonzero(out.mask(target)))
+        for j in range(0, d, piece):
+            coords = np.r_[j : min(j + piece, d), d]
+            everything, rest = (
+                target.objective(Squared(), scaling, subset) for subset in (None, replace(out, held_out=False))
+            )
+            queries = [Evaluate(objective, np.zeros((1, d + 1)), coords=coords) for objective in (everything, rest)]
+            replies = target.ask(*queries)
+            if any(isinstance(reply, Refusal) for reply in replies):
+                continue
+            whole, train = (Squared().unpack_hessian(reply.hessian[0], coords) for reply in replies)
+            H = target.rows * whole - (target.rows - held) * train
+            row[coords[:-1]] = H[-1, :-1] / H[-1, -1]
         found.append(unscaled(scaling, row))
     return distinct(found, target)
 

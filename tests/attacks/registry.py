@@ -39,6 +39,9 @@ ATTACKS: dict[str, Attack] = {
     "Lipschitz of one row": _attack("subsets", "one column at a time, six of them", by_subsets.lipschitz_of_one_row),
     "gradient of one row": _attack("subsets", "squared loss at x = c on a one-row fold", by_subsets.gradients_of_one_row),
     "Hessian of one row": _attack("Hessians", "pieces of 5 coordinates on a one-row fold", by_subsets.hessians_of_one_row),
+    "held out by subtraction": _attack(
+        "Hessians", "the Hessian of all rows less that of the rows to train with, squared loss", by_subsets.held_out_by_subtraction
+    ),
     "batches of one row": _attack("batches", "FedAvg, batch_size=1, tau=1", by_subsets.batches_of_one_row),
     "batches of half the rows": _attack("batches", "FedAvg, public seeds, least squares", by_subsets.half_batches),
     "half-space": _attack("models", "logistic gradients at 1e8 u, bisection of the intercept", by_models.half_space),

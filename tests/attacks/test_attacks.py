@@ -136,6 +136,59 @@ def test_the_span_of_the_hessians_of_an_honest_fit(policy):
     assert count >= 2 if policy is None else count == 0
 
 
+# --- the Hessian of all rows beside that of a fold ---
+
+
+def hessian_of(target: Target, loss: Any, subset: Any, coords: Any, x: Any = None) -> Any:
+    objective = target.objective(loss, target.scaling(), subset)
+    return target.ask(
+        Evaluate(objective, np.zeros((1, target.width + 1)) if x is None else x, coords=np.asarray(coords))
+    )[0]
+
+
+def test_what_is_left_of_the_hessian_of_all_rows_is_that_of_the_rows_held_out():
+    """To rounding for squared loss. For logistic loss Hessians are rounded, and so is the difference."""
+    X, y = breast_cancer(143)
+    site = make_site(X, y, POLICY)
+    target, coords = Target(site), np.array([0, 1, 2, 30])
+    out = fold(target, 0, 5)
+    scaling, held = target.scaling(), out.mask(site.rows)
+    Z = np.column_stack([(X - scaling.centre) / scaling.scale, np.ones(143)])[:, coords]
+    for loss, curvature, error in ((Squared(), 1.0, 1e-12), (Logistic(), 0.25, 1e-3)):
+        whole, train = (
+            143 * loss.unpack_hessian(hessian_of(target, loss, subset, coords).hessian[0], coords) * share
+            for subset, share in ((None, 1.0), (fold(target, 0, 5, held_out=False), (~held).sum() / 143))
+        )
+        expected = curvature * Z[held].T @ Z[held]
+        off = np.abs(whole - train - expected).max() / np.abs(whole).max()
+        assert off < error
+        assert loss.quadratic or off > 1e-9
+
+
+def test_budgets_count_the_columns_of_all_rows_and_of_folds_together():
+    X, y = breast_cancer(143)
+    site = make_site(
+        X, y, DisclosurePolicy(max_hessian_share=0.1)
+    )  # 14 of 143 rows, 11 of the 114 of a fold's complement
+    target = Target(site)
+    train = fold(target, 0, 5, held_out=False)
+    rows = int(train.mask(site.rows).sum())
+    assert int(0.1 * rows) == 11
+    assert not isinstance(hessian_of(target, Squared(), None, np.arange(6)), Refusal)
+    assert site.guard.charged.hessian_columns == set(range(6))
+    assert not isinstance(hessian_of(target, Squared(), train, np.arange(6)), Refusal)
+    assert site.guard.charged.hessian_columns == set(range(6))  # the same once more
+    assert not isinstance(hessian_of(target, Squared(), train, np.arange(4, 11)), Refusal)
+    assert site.guard.charged.hessian_columns == set(range(11))
+    # one more column is too many for the rows of the fold, and not for all
+    assert isinstance(hessian_of(target, Squared(), train, [11]), Refusal)
+    assert site.guard.charged.hessian_columns == set(range(11))
+    assert not isinstance(hessian_of(target, Squared(), None, np.arange(11, 14)), Refusal)
+    # then a fold gives no Hessian at all, not even on columns that it gave before: the union is over all queries
+    assert isinstance(hessian_of(target, Squared(), train, [0]), Refusal)
+    assert isinstance(hessian_of(target, Squared(), None, [14]), Refusal)
+
+
 # --- totals of several sites ---
 
 

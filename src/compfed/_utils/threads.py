@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -32,11 +33,31 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+_lock = threading.Lock()
+_held: list[Any] = []  # by each thread that runs programs; the first knows what the caller chose
+_here = threading.local()
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS at one thread; afterwards it has the number that the caller chose."""
-    with _controller().limit(limits=1, user_api="blas"):
+    """Hold BLAS at one thread; afterwards it has the number that the caller chose.
+
+    Where programs run side by side, on threads of the caller, all restore what the first one found: another one found 1. From
+    where the first ends, BLAS may have more threads.
+    """
+    if getattr(_here, "inside", False):
         yield
+        return
+    with _lock:
+        _held.append(_controller().limit(limits=1, user_api="blas"))
+        _here.inside = True
+    try:
+        yield
+    finally:
+        with _lock:
+            _held[0].restore_original_limits()
+            _held.pop()
+            _here.inside = False
 
 
 def available_cores() -> int:

@@ -47,6 +47,7 @@ from compfed.estimators.table import (
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
 from compfed.federation.site.in_process import InProcess
+from compfed.losses.base import ignore_overflow
 from compfed.splits import LEAVE_ONE_OUT, RowSubset, given_splits
 
 # --- paths ---
@@ -308,6 +309,7 @@ class CrossValidated(FederatedModel):
         return found.splits
 
 
+@ignore_overflow  # a held-out loss may be infinite
 def _results(found: Selection, coefs: Sequence[np.ndarray], relaxed: bool) -> dict[str, np.ndarray]:
     """cv_results_: one row for each alpha, and for each gamma of it."""
     losses, (alphas, gammas, splits) = found.losses, found.losses.shape

@@ -118,6 +118,11 @@ def columns(A: Numbers, W: Numbers | None) -> Numbers:
     return A if everything else A[:, W]
 
 
+def weighted(q: Numbers, each: Numbers) -> Numbers:
+    """q times a number of each row, which for a row without a weight may be infinite."""
+    return namespace(q, each).where(q > 0, q * each, 0.0)
+
+
 # An overflow gives an infinity, which the caller checks. NumPy must not warn about it; JAX never does.
 ignore_overflow = np.errstate(over="ignore", invalid="ignore")
 
@@ -178,7 +183,7 @@ class LinearModel(Loss):
             return float(self.curvature) * largest_eigenvalue([A], [q])
         if x is None:
             raise InputError(f"the curvature of {type(self).__name__} has no bound: lipschitz needs a model x.")
-        return largest_eigenvalue([A], [q * self.second_derivative(A @ x, y)])
+        return largest_eigenvalue([A], [weighted(q, self.second_derivative(A @ x, y))])
 
 
 class OneOutput(LinearModel):
@@ -198,11 +203,11 @@ class OneOutput(LinearModel):
     @ignore_overflow
     def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """A_W^T diag(q w(z)) A_W, with w the second derivative in z."""
-        return gram(columns(A, W), q * self.second_derivative(A @ x, y))
+        return gram(columns(A, W), weighted(q, self.second_derivative(A @ x, y)))
 
     @ignore_overflow
     def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
-        return gram(columns(A, W), q * self.model_second_derivative(product(A, x), y))
+        return gram(columns(A, W), weighted(q, self.model_second_derivative(product(A, x), y)))
 
     @ignore_overflow
     def packed_hessian(
@@ -210,7 +215,7 @@ class OneOutput(LinearModel):
     ) -> Numbers:
         if not (single and isinstance(A, np.ndarray)):
             return super().packed_hessian(x, A, y, q, W)
-        return upper_triangle(single_gram(columns(A, W), q * self.model_second_derivative(product(A, x), y)))
+        return upper_triangle(single_gram(columns(A, W), weighted(q, self.model_second_derivative(product(A, x), y))))
 
     def model_second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         """The second derivative in z that a quadratic model of the loss is given."""
@@ -226,7 +231,7 @@ class OneOutput(LinearModel):
     def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
         """The trace in place of the largest eigenvalue: sum_l q_l curvature ||a_l||^2."""
         second = self.second_derivative(A @ x, y) if self.curvature is None else self.curvature
-        return float((q * second) @ row_norms**2)
+        return float(weighted(q, second) @ row_norms**2)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         return one_column(self, labels)

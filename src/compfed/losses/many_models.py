@@ -72,8 +72,12 @@ def evaluate_many(
             for k in subsets:
                 mine, last = models.of_subset[k], first + len(models.of_subset[k])
                 q = Q[k, rows]
-                value[mine] += q @ losses[:, first:last]
                 slope[:, first:last] *= q.reshape(-1, *(1,) * (slope.ndim - 1))
+                added = q @ losses[:, first:last]
+                if not np.isfinite(added).all():  # 0 times infinity: a row without a weight adds nothing
+                    slope[q == 0, first:last] = 0.0
+                    added = q[q > 0] @ losses[q > 0, first:last]
+                value[mine] += added
                 first = last
             who = np.concatenate([models.of_subset[k] for k in subsets])
             terms[who] += row_norms[rows] @ loss.size_of(slope)

@@ -32,12 +32,14 @@ from compfed.federation.query import Refusal, SiteRefusal
 from compfed.federation.server.program import Program, Request, Summed
 from compfed.federation.server.trial import Evaluated, Trial, evaluation
 from compfed.federation.spec import FederatedProblem
+from compfed.losses import Softmax
 from compfed.losses.base import ignore_overflow
+from compfed.losses.offset import unwrapped
 from compfed.problem_spec import optimality_at
-from compfed.regularisers.coordinate_form import with_cached_form
+from compfed.regularisers.coordinate_form import coordinate_form, with_cached_form
 from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder, SolverState, Start
 from compfed.solvers.quadratic_model import OUTSIDE_DOMAIN
-from compfed.solvers.second_order import corrected
+from compfed.solvers.second_order import corrected, step_and_change
 from compfed.splits import RowSubset
 from compfed.stopping import NO_MINIMISER, STILL_GROWS, Certificate, Stop, StoppingRule
 from compfed.trace import Trace
@@ -51,6 +53,8 @@ FEW_STEPS = 3  # steps before a search asks for a Hessian of its own rows
 NEARLY = 1e3  # times the tolerance: so near, only a slow search asks
 RATES = 1e-8, 0.99
 ROUNDING = 10.0  # times the rounding error: below, rates say nothing
+STEEP = 1e3  # times the curvature along a step: a Hessian of all rows is not for a fold
+ROUNDED = 1e-12  # of the largest eigenvalue: zero to rounding
 AT_ONCE = 64  # models of a query
 
 Fallback = Callable[[FederatedProblem, str], tuple[SecondOrder, str]]  # the solver, and why it
@@ -103,7 +107,8 @@ class Search:
         at = start.at if state is None else None
         if state is None:
             state = solver.init(np.asarray(start.x if at is None else at.x, float), at, start.kept)
-        self.state = state
+        self._constants = _free_constants(self.spec)
+        self.state = self._centred(state)
         if at is not None:
             self._record(at)
             if self.rule.converged:
@@ -144,8 +149,8 @@ class Search:
         """
         self.evaluations, self.hessians = self.evaluations + 1, self.hessians + int(asked)
         before = self.state.at
-        if self.sharing is not None and before.value < OUTSIDE_DOMAIN:
-            self.pairs = [*self.pairs[1 - PAIRS :], (at.x - before.x, at.gradient - before.gradient)]
+        if self.sharing is not None and (pair := step_and_change(before, at)) is not None:
+            self.pairs = [*self.pairs[1 - PAIRS :], pair]
         self.cost = self.cost.then(cost)
         self._record(at)
         self._advance(at)
@@ -174,7 +179,7 @@ class Search:
             stop = Stop(False, f"stopped at max_rounds={self.options.max_rounds}")
         if stop is None:
             ask = self._is_slow(rule.last_norm, at)
-            self.state = ignore_overflow(self.solver.update)(g, self.state, at, ask)
+            self.state = self._centred(ignore_overflow(self.solver.update)(g, self.state, at, ask))
             if self.state.at is at:
                 self.norm = rule.last_norm
             stop = rule.at_convergence(at, self.trial.x - at.x) if converged else None
@@ -199,6 +204,14 @@ class Search:
             return bool(left > NEXT and worth)
         few = self.sharing.patience(self) if norm > NEARLY * self.rule.tol else PATIENCE
         return bool(left > few and worth)
+
+    def _centred(self, state: SolverState) -> SolverState:
+        """The state with a trial whose free constants have mean zero: nothing else keeps rounding from making them grow."""
+        if self._constants is None:
+            return state
+        x = state.trial.x.copy()
+        x[self._constants] -= x[self._constants].mean(axis=1, keepdims=True)
+        return state._replace(trial=state.trial._replace(x=x))
 
     # --- the record ---
 
@@ -255,6 +268,16 @@ class Search:
         return Trace(columns, at.x, provenance)
 
 
+def _free_constants(spec: FederatedProblem) -> np.ndarray | None:
+    """The coefficients of a softmax to which one constant can be added for all classes, one feature in a row; None without any."""
+    loss, form = unwrapped(spec.loss), coordinate_form(spec.regulariser, spec.d)
+    if not isinstance(loss, Softmax) or spec.loss.ridge or form is None:
+        return None
+    free = (form.l1 == 0) & (form.l2 == 0) & (form.group < 0) & (form.lower == -np.inf) & (form.upper == np.inf)
+    every = np.flatnonzero(free.reshape(-1, loss.outputs).all(axis=1))
+    return every[:, None] * loss.outputs + np.arange(loss.outputs) if len(every) else None
+
+
 def _covered(at: Evaluated, W: np.ndarray | None) -> bool:
     """Whether an evaluation has the Hessian on W."""
     return W is None or not len(W) or (at.H is not None and at.W is not None and np.array_equal(at.W, W))
@@ -280,7 +303,7 @@ class HessianSharing:
     def __init__(self, searches: Sequence[Search], limit: float):
         self.leader, self.searches, self.limit = searches[0], list(searches), limit
         self.first = {id(search): search.metric for search in searches}
-        self.taken = dict.fromkeys(self.first, 0)
+        self.taken: dict[int, float] = dict.fromkeys(self.first, 0)
         for search in searches:
             search.sharing = self
 
@@ -299,18 +322,29 @@ class HessianSharing:
         return (self.leader if self.leader.under_way else shared[0]), own
 
     def moved(self, search: Search, at: Evaluated, H: np.ndarray) -> np.ndarray | None:
-        """The matrix of a search at its trial, from the Hessian H of all rows; None where it has had enough of them."""
+        """The matrix of a search at its trial, from the Hessian H of all rows.
+
+        None where it has had enough of them, and where a row that the fold holds out has made H useless: from then on the search asks
+        for its own.
+        """
         if self.taken[id(search)] >= self.limit:
             return None
         mine, base, before = self.first[id(search)], self.first[id(self.leader)], search.state.at
+        finite = bool(np.isfinite(H).all())
         if len(H) < search.spec.d:  # on some columns: the solver corrects it
-            return H
+            return H if finite else None
+        pair = step_and_change(before, at)
+        pairs = search.pairs if pair is None else [*search.pairs[1 - PAIRS :], pair]
+        if not finite or any(s @ H @ s > STEEP * (s @ y) > 0 for s, y in pairs[-1:]):
+            self.taken[id(search)] = self.limit
+            return None
         if mine is not None and base is not None and mine is not base:
             moved = mine + (H - base)
-            H = moved if np.linalg.eigvalsh(moved)[0] > 0 else H
-        if before.value < OUTSIDE_DOMAIN:
-            for s, y in [*search.pairs[1 - PAIRS :], (at.x - before.x, at.gradient - before.gradient)]:
-                H = corrected(H, s, y)
+            values = np.linalg.eigvalsh(moved)
+            # a loss of several outputs is flat along some directions
+            H = moved if values[0] > -ROUNDED * values[-1] else H
+        for s, y in pairs:
+            H = corrected(H, s, y)
         return H
 
     def count(self, search: Search) -> None:

@@ -93,13 +93,25 @@ class ProximalNewton(SecondOrder):
             return known_hessian(at_trial.W, at_trial.H)  # pyright: ignore[reportArgumentType]
         if not accepted:
             return s.kept
-        W, S, Y = s.kept["W"], at_trial.x - s.at.x, at_trial.gradient - s.at.gradient
-        if not np.linalg.norm(S) > TINY * np.linalg.norm(at_trial.x):
+        if (pair := step_and_change(s.at, at_trial)) is None:
             return s.kept
+        W, (S, Y) = s.kept["W"], pair
         return {**s.kept, "H": corrected(s.kept["H"], S[W], Y[W])}
 
 
 TINY = 1e-9  # a step this short, relative to the model, tells rounding errors of the gradient
+FLAT = 1e-6  # of its terms: a sum that cancels further says nothing where a Hessian is in single precision
+
+
+NOISE = 1e4 * np.finfo(float).eps  # of the terms of the gradient: a change this small is rounding in part
+
+
+def step_and_change(before: Evaluated, at: Evaluated) -> tuple[np.ndarray, np.ndarray] | None:
+    """The step between two models and the change of the gradient; None where rounding has too large a part in them."""
+    s, y = at.x - before.x, at.gradient - before.gradient
+    if before.value == OUTSIDE_DOMAIN or not np.linalg.norm(s) > TINY * np.linalg.norm(at.x):
+        return None
+    return (s, y) if np.linalg.norm(y) > NOISE * max(at.terms, before.terms) else None
 
 
 def known_hessian(W: np.ndarray, H: np.ndarray) -> dict[str, np.ndarray]:
@@ -108,12 +120,16 @@ def known_hessian(W: np.ndarray, H: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def corrected(H: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """H with H s = y, corrected as by BFGS; H itself where the gradient did not grow along s, or by rounding alone."""
+    """H with H s = y, corrected as by BFGS; H itself where the gradient did not grow along s, or by rounding alone.
+
+    Where H is flat along s to rounding, there is nothing to take away: the quotient of two rounding errors is of any size.
+    """
     Hs = H @ s
     old, new = float(s @ Hs), float(s @ y)
-    if not (old > 0 and new > 1e-10 * np.linalg.norm(s) * np.linalg.norm(y)):
+    if not new > 1e-10 * np.linalg.norm(s) * np.linalg.norm(y):
         return H
-    return H - np.outer(Hs, Hs / old) + np.outer(y, y / new)
+    found = H + np.outer(y, y / new)
+    return found - np.outer(Hs, Hs / old) if old > FLAT * float(np.abs(s) @ (np.abs(H) @ np.abs(s))) else found
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from compfed.federation.site.rows import FoldOrder
 from compfed.federation.site.scoring import score
 from compfed.federation.site.tabulation import tabulated
 from compfed.federation.spec import ObjectiveSpec
-from compfed.losses.base import upper_triangle
+from compfed.losses.base import upper_triangle, weighted
 from compfed.losses.lipschitz import gram
 from compfed.losses.many_models import LossEvaluation
 from compfed.losses.offset import FAR, shifted
@@ -173,7 +173,7 @@ def _profile_hessian(loss: Any, x: np.ndarray, data: LocalDataset, y: np.ndarray
 
     It is the Gram matrix of the columns around their means with the weights d, which rounds less.
     """
-    weights = data.q * loss.model_second_derivative(product(data.A, x), y)
+    weights = weighted(data.q, loss.model_second_derivative(product(data.A, x), y))
     A, total = data.A[:, W], float(weights.sum())
     return upper_triangle(gram(A - (weights @ A) / (total or 1.0), weights))
 
