@@ -79,6 +79,15 @@ PEERS = (
 )
 
 
+CV = """A path of 50 alphas and 5 folds, the same table, alphas, folds and objective (l1 norm, intercept) for everybody; compfed has
+the rows at eight sites, in one process. `benchmarks/cv.py` says what each engine does and at which tolerance: those of the peers
+give coefficients within 1e-4 of compfed's largest one at its default tolerance, and the last column says how far they are. Every
+run is a process of its own; the engine has fitted 400 rows before the clock runs, so that nothing is compiled. The range is that of the
+turns. Seconds of the processor (CPU s) are those of all threads; where the machine is shared they are to be compared rather than
+the seconds on the clock. "done": of so many rows, summed over paths, the figures are extrapolated. Peak: the whole process."""
+SITES = 8  # in cv.py
+
+
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
@@ -147,6 +156,70 @@ def roofline(found: dict[str, Any]) -> str:
     return table(head, rows) + f"\nTime of a round grows like {grows}.\n"
 
 
+def cv(found: dict[str, Any]) -> str:
+    """A row for each engine on each table: all turns, on one core and on all."""
+    runs: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for r in found["results"]:
+        runs.setdefault((r["table"], r["model"], r["engine"]), []).append(r)
+    rows = []
+    for (size, model, engine), turns in runs.items():
+        good = [t for t in turns if "failed" not in t]
+        if not good:
+            rows.append([size, model, engine, f"failed: {turns[-1]['failed']}", *[""] * 7])
+            continue
+
+        def seconds(kind: str, cores: str, what: str = "fitting", good: Any = good) -> str:
+            took = [
+                t[what][kind] / (t["part"] if what == "fitting" else 1) for t in good if t["cores"] == cores and t[what]
+            ]
+            return span(took, 2) if took else ""
+
+        part = min(t["part"] for t in good)
+        differ = [t["difference"] for t in good if "difference" in t]
+        rows.append(
+            [
+                size, model, f"{engine} {good[0]['version']}" + (f" ({part:.0%} done)" if part < 1 else ""),
+                str(len([t for t in good if t["cores"] == "one"])), seconds("cpu", "one"), seconds("wall", "one"), seconds("cpu", "all"),
+                seconds("wall", "all"), seconds("cpu", "one", "reading"), span([t["peak"] for t in good], 0),
+                f"{max(differ):.0e}" if differ and engine != "compfed" else "",
+            ]
+        )  # fmt: skip
+    head = [
+        "rows x columns",
+        "model",
+        "engine",
+        "turns",
+        "CPU s, one core",
+        "s, one core",
+        "CPU s, all cores",
+        "s, all cores",
+    ]
+    text = table([*head, "reading, CPU s", "peak MB", "coefficients differ by"], rows)
+    ours = {(r["table"], r["model"]): r for r in found["results"] if r["engine"] == "compfed" and "messages" in r}
+    sent = [
+        f"{size}, {model}: {r['messages']} and {r['bytes up'] / SITES / 1e6:.2f} MB"
+        for (size, model), r in ours.items()
+    ]
+    text += f"\nMessages, and what each site sent: {'; '.join(sent)}.\n" if sent else ""
+    loads = [r["load"] for r in found["results"]]
+    text += f"\nLoad before the turns: {span(loads, 1)}.\n" if loads else ""
+    if found["growth"]:
+        base = ", ".join(f"{value:,} {name}" for name, value in found["growth"][0]["base"].items())
+        text += f"\ncompfed alone, logistic, one thread; from {base} one number is changed at a time:\n\n"
+        text += table(
+            ["changed", "to: CPU s", "grows like"],
+            [
+                [
+                    g["varied"],
+                    "; ".join(f"{v:,}: {span(t, 2)}" for v, t in zip(g["values"], g["cpu"], strict=True)),
+                    f"{g['varied']}^{g['exponent']:.2f}",
+                ]
+                for g in found["growth"]
+            ],
+        )
+    return text
+
+
 def first_call(found: dict[str, Any]) -> str:
     rows = [[r["what"], f"{r['cold_s']:.3g}", f"{r['warm_s']:.3g}"] for r in found["results"]]
     return table(["", "first time, s", "warm, s"], rows)
@@ -182,6 +255,7 @@ PARTS = [
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
     ("peers", "Other engines", PEERS, peers),
+    ("cv", "Cross-validation", CV, cv),
     ("sweep", "Grids", GRIDS, sweep),
     ("sweep-gpu", "Grids on a GPU", "The same in float32 (`benchmarks/sweep.py --dtype float32`).", sweep),
     ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),
