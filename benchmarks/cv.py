@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +46,7 @@ SIZES = {
     "2,000 x 2,000": False,
 }  # whether in CSV files
 MODELS = ("logistic", "lasso", "poisson")
+CORES = ("one", "all")
 ENGINES = ("compfed", "glum", "skglm", "scikit-learn")
 GROWTH = (0.5, 1, 2, 4)  # times the base
 BASE = {"rows": 25_000, "columns": 30, "alphas": 25, "folds": 5, "sites": 8}
@@ -119,9 +120,9 @@ def turn(engine: str, model: str, folder: Path, limit: float, one_core: bool, ou
 
 def compared(
     folder: Path, engines: Sequence[str], model: str, limit: float, cores: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Every engine once on one core and once on all, and how far its coefficients are from compfed's."""
-    found, reference = [], None
+    reference = None
     for used in cores:
         for engine in engines:
             if engine == "scikit-learn" and model == "poisson":
@@ -139,8 +140,7 @@ def compared(
                         said["losses differ"] = float(np.abs(got["losses"] - losses).max() / np.abs(losses).max())
                         best = [each.mean(axis=0).argmin() for each in (got["losses"], losses)]
                         said["same alpha"] = bool(best[0] == best[1])
-            found.append({"cores": used, "model": model} | said)
-    return found
+            yield {"cores": used, "model": model} | said
 
 
 def line(r: dict[str, Any]) -> str:
@@ -192,16 +192,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=tables, choices=tables, metavar="TABLE")
     parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS)
     parser.add_argument("--engines", nargs="*", default=ENGINES, choices=ENGINES)
+    parser.add_argument("--cores", nargs="*", default=CORES, choices=CORES)
     parser.add_argument("--add", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/cv.json"))
     args = parser.parse_args()
     if args.install:
         install("cv")
-    machine = described()
-    kept = json.loads(args.out.read_text()) if args.add and args.out.exists() else {"results": [], "growth": []}
-    results, grows = kept["results"], kept["growth"]
+    found: dict[str, Any] = {"machine": described(), "quick": args.quick, "results": [], "growth": []}
+    if args.add and args.out.exists():
+        found |= {name: json.loads(args.out.read_text())[name] for name in ("results", "growth")}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    results = found["results"]
     sizes = {"600 x 10": True} if args.quick else {name: SIZES[name] for name in args.only if name in SIZES}
-    alphas, folds, cores = (10, 3, ("one",)) if args.quick else (50, 5, ("one", "all"))
+    alphas, folds, cores = (10, 3, CORES[:1]) if args.quick else (50, 5, args.cores)
     for table, in_files in sizes.items():
         for model in args.models[:1] if args.quick else args.models:
             with tempfile.TemporaryDirectory() as name:
@@ -211,13 +214,12 @@ def main() -> None:
                     began = {"table": table, "load": round(os.getloadavg()[0], 1)}
                     for r in compared(Path(name), args.engines, model, args.limit, cores):
                         results.append(began | r)
+                        args.out.write_text(json.dumps(found, indent=1) + "\n")
                         print(line(results[-1]), flush=True)
     if "growth" in args.only:
         base = {"rows": 400, "columns": 4, "alphas": 4, "folds": 4, "sites": 4} if args.quick else BASE
-        grows = growth(base, 1 if args.quick else args.turns)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    found = {"machine": machine, "quick": args.quick, "results": results, "growth": grows}
-    args.out.write_text(json.dumps(found, indent=1) + "\n")
+        found["growth"] = growth(base, 1 if args.quick else args.turns)
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
     wrong = [r for r in results if r.get("difference", 0.0) > NEAR]
     if wrong:
         raise SystemExit("other coefficients than compfed's:\n" + "\n".join(map(line, wrong)))
