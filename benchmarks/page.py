@@ -16,7 +16,8 @@ import numpy as np
 
 INTRO = """# How fast
 
-After reading this page you can make a simulation faster, and know how fast it is against other engines and the machine's limit.
+After reading this page you can make a simulation faster, and know how fast it and a cross-validation are against other engines and
+the machine's limit.
 `make bench` writes this page from what it measured; the text is in `benchmarks/page.py`.
 
 Times depend on the machine and on what else runs on it. The load average before a measurement is given with it, and ratios are of
@@ -79,13 +80,14 @@ PEERS = (
 )
 
 
-CV = """A path of 50 alphas and 5 folds, the same table, alphas, folds and objective (l1 norm, intercept) for everybody; compfed has
-the rows at eight sites, in one process. `benchmarks/cv.py` says what each engine does and at which tolerance: those of the peers
-give coefficients within 1e-4 of compfed's largest one at its default tolerance, and the last column says how far they are. Every
-run is a process of its own; the engine has fitted 400 rows before the clock runs, so that nothing is compiled. The range is that of the
-turns. Seconds of the processor (CPU s) are those of all threads; where the machine is shared they are to be compared rather than
-the seconds on the clock. "done": of so many rows, summed over paths, the figures are extrapolated. Peak: the whole process."""
-SITES = 8  # in cv.py
+CV = """A path of 50 alphas and 5 folds, with the same table, alphas, folds and objective (l1 norm, intercept) for everybody; compfed
+has the rows at eight sites, in one process (`benchmarks/cv.py`). Tolerances: compfed 1e-12 (its default), glum gradient_tol
+1e-6, skglm 1e-6, scikit-learn 1e-5 (saga, logistic) and 1e-8 (`lasso_path`). Those give coefficients within 1e-4 of compfed's
+largest one; the last column has the difference. Each run is a process of its own, and each engine has fitted 400 rows before
+the clock runs, so that nothing is compiled meanwhile. Ranges are over turns. CPU s are seconds of the processor, of all threads
+together: where a machine is shared, compare those, not the seconds on the clock. An empty cell was not measured. "of the work":
+after so much of it the engine was stopped, and the figures are extrapolated. Reading: of 200,000 rows from eight CSV files, by
+pandas for the others. Peak: of the whole process."""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -178,7 +180,7 @@ def cv(found: dict[str, Any]) -> str:
         differ = [t["difference"] for t in good if "difference" in t]
         rows.append(
             [
-                size, model, f"{engine} {good[0]['version']}" + (f" ({part:.0%} done)" if part < 1 else ""),
+                size, model, f"{engine} {good[0]['version']}" + (f" ({part:.0%} of the work)" if part < 1 else ""),
                 str(len([t for t in good if t["cores"] == "one"])), seconds("cpu", "one"), seconds("wall", "one"), seconds("cpu", "all"),
                 seconds("wall", "all"), seconds("cpu", "one", "reading"), span([t["peak"] for t in good], 0),
                 f"{max(differ):.0e}" if differ and engine != "compfed" else "",
@@ -196,10 +198,7 @@ def cv(found: dict[str, Any]) -> str:
     ]
     text = table([*head, "reading, CPU s", "peak MB", "coefficients differ by"], rows)
     ours = {(r["table"], r["model"]): r for r in found["results"] if r["engine"] == "compfed" and "messages" in r}
-    sent = [
-        f"{size}, {model}: {r['messages']} and {r['bytes up'] / SITES / 1e6:.2f} MB"
-        for (size, model), r in ours.items()
-    ]
+    sent = [f"{size}, {model}: {r['messages']} and {r['bytes up'] / 1e6:.2f} MB" for (size, model), r in ours.items()]
     text += f"\nMessages, and what each site sent: {'; '.join(sent)}.\n" if sent else ""
     loads = [r["load"] for r in found["results"]]
     text += f"\nLoad before the turns: {span(loads, 1)}.\n" if loads else ""
