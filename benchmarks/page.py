@@ -201,7 +201,10 @@ def cv(found: dict[str, Any]) -> str:
     sent = [f"{size}, {model}: {r['messages']} and {r['bytes up'] / 1e6:.2f} MB" for (size, model), r in ours.items()]
     text += f"\nMessages, and what each site sent: {'; '.join(sent)}.\n" if sent else ""
     loads = [r["load"] for r in found["results"]]
-    text += f"\nLoad before the turns: {span(loads, 1)}.\n" if loads else ""
+    text += f"\nLoad before the turns: {span(loads, 1)}." if loads else ""
+    if max(loads, default=0) > found["machine"]["cores"]:
+        text += " Other processes had the cores too: the clock, above all that of several threads, shows more than on a quiet machine."
+    text += "\n"
     if found["growth"]:
         base = ", ".join(f"{value:,} {name}" for name, value in found["growth"][0]["base"].items())
         text += f"\ncompfed alone, logistic, one thread; from {base} one number is changed at a time:\n\n"
