@@ -97,8 +97,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/sweep.py $(BENCH)
 	$(BIN)/python benchmarks/roofline.py $(BENCH)
 	$(BIN)/python benchmarks/first_call.py $(BENCH)
+	$(BIN)/python benchmarks/cv.py $(BENCH) $(if $(BENCH),,--install)
 	$(BIN)/python benchmarks/page.py
-	$(BIN)/python benchmarks/path.py
 	$(BIN)/python benchmarks/sizes.py
 
 bench-federation: $(STAMP)

@@ -28,7 +28,12 @@ from machine import described
 
 HERE = Path(__file__).parent
 PEERS, ENVIRONMENTS = HERE / "peers", HERE / ".environments"
-NEEDS = {"pfl": ["pfl", "torch"], "flower": ["flwr[simulation]"], "fluke": ["fluke-fl"]}
+NEEDS = {
+    "pfl": ["pfl", "torch"],
+    "flower": ["flwr[simulation]"],
+    "fluke": ["fluke-fl"],
+    "cv": ["glum>=3.4", "skglm>=0.5", "pandas"],  # of cv.py
+}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # name: (environment, script and arguments, settings, what it is compared with)
 CONTESTANTS: dict[str, tuple[str | None, list[str], dict[str, str], str]] = {
@@ -52,9 +57,10 @@ CONTESTANTS: dict[str, tuple[str | None, list[str], dict[str, str], str]] = {
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-def install() -> None:
+def install(*names: str) -> None:
     """An environment for each peer, where there is none yet."""
-    for name, packages in NEEDS.items():
+    for name in names:
+        packages = NEEDS[name]
         place = ENVIRONMENTS / name
         if not (place / "bin" / "python").exists():
             print(f"installing {', '.join(packages)}", flush=True)
@@ -105,7 +111,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/peers.json"))
     args = parser.parse_args()
     if args.install:
-        install()
+        install("pfl", "flower", "fluke")
     n, m, d = (6, 200, 60) if args.quick else (30, 2000, 60)
     rng = np.random.default_rng(0)
     A = rng.standard_normal((n, m, d))

@@ -16,7 +16,8 @@ import numpy as np
 
 INTRO = """# How fast
 
-After reading this page you can make a simulation faster, and know how fast it is against other engines and the machine's limit.
+After reading this page you can make a simulation faster, and know how fast it and a cross-validation are against other engines and
+the machine's limit.
 `make bench` writes this page from what it measured; the text is in `benchmarks/page.py`.
 
 Times depend on the machine and on what else runs on it. The load average before a measurement is given with it, and ratios are of
@@ -77,6 +78,16 @@ round recorded, by default: with mini-batches the objective and the gradient map
 PEERS = (
     "Same rows and local steps, warm; median and range over turns; `benchmarks/against_peers.py` says what each does."
 )
+
+
+CV = """A path of 50 alphas and 5 folds, with the same table, alphas, folds and objective (l1 norm, intercept) for everybody; compfed
+has the rows at eight sites, in one process (`benchmarks/cv.py`). Tolerances: compfed 1e-12 (its default), glum gradient_tol
+1e-6, skglm 1e-6, scikit-learn 1e-5 (saga, logistic) and 1e-8 (`lasso_path`). Where compfed ended too, those give coefficients
+within 1e-4 of compfed's largest one; the last column has the difference. Each run is a process of its own, and each engine has
+fitted 400 rows before the clock runs, so that nothing is compiled meanwhile. Ranges are over turns. CPU s are seconds of the
+processor, of all threads together: where a machine is shared, compare those, not the seconds on the clock. An empty cell was
+not measured. "of the work": after so much of it the engine was stopped, and the figures are extrapolated. Reading: of 200,000
+rows from eight CSV files, by pandas for the others. Peak: of the whole process."""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -147,6 +158,70 @@ def roofline(found: dict[str, Any]) -> str:
     return table(head, rows) + f"\nTime of a round grows like {grows}.\n"
 
 
+def cv(found: dict[str, Any]) -> str:
+    """A row for each engine on each table: all turns, on one core and on all."""
+    runs: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for r in found["results"]:
+        runs.setdefault((r["table"], r["model"], r["engine"]), []).append(r)
+    rows = []
+    for (size, model, engine), turns in runs.items():
+        good = [t for t in turns if "failed" not in t]
+        if not good:
+            rows.append([size, model, engine, f"failed: {turns[-1]['failed']}", *[""] * 7])
+            continue
+
+        def seconds(kind: str, cores: str, what: str = "fitting", good: Any = good) -> str:
+            took = [
+                t[what][kind] / (t["part"] if what == "fitting" else 1) for t in good if t["cores"] == cores and t[what]
+            ]
+            return span(took, 2) if took else ""
+
+        part = min(t["part"] for t in good)
+        differ = [t["difference"] for t in good if "difference" in t]
+        rows.append(
+            [
+                size, model, f"{engine} {good[0]['version']}" + (f" ({part:.0%} of the work)" if part < 1 else ""),
+                str(len([t for t in good if t["cores"] == "one"])), seconds("cpu", "one"), seconds("wall", "one"), seconds("cpu", "all"),
+                seconds("wall", "all"), seconds("cpu", "one", "reading"), span([t["peak"] for t in good], 0),
+                f"{max(differ):.0e}" if differ and engine != "compfed" else "",
+            ]
+        )  # fmt: skip
+    head = [
+        "rows x columns",
+        "model",
+        "engine",
+        "turns",
+        "CPU s, one core",
+        "s, one core",
+        "CPU s, all cores",
+        "s, all cores",
+    ]
+    text = table([*head, "reading, CPU s", "peak MB", "coefficients differ by"], rows)
+    ours = {(r["table"], r["model"]): r for r in found["results"] if r["engine"] == "compfed" and "messages" in r}
+    sent = [f"{size}, {model}: {r['messages']} and {r['bytes up'] / 1e6:.2f} MB" for (size, model), r in ours.items()]
+    text += f"\nMessages, and what each site sent: {'; '.join(sent)}.\n" if sent else ""
+    loads = [r["load"] for r in found["results"]]
+    text += f"\nLoad before the turns: {span(loads, 1)}." if loads else ""
+    if max(loads, default=0) > found["machine"]["cores"]:
+        text += " Other processes had the cores too: the clock, above all that of several threads, shows more than on a quiet machine."
+    text += "\n"
+    if found["growth"]:
+        base = ", ".join(f"{value:,} {name}" for name, value in found["growth"][0]["base"].items())
+        text += f"\ncompfed alone, logistic, one thread; from {base} one number is changed at a time:\n\n"
+        text += table(
+            ["changed", "to: CPU s", "grows like"],
+            [
+                [
+                    g["varied"],
+                    "; ".join(f"{v:,}: {span(t, 2)}" for v, t in zip(g["values"], g["cpu"], strict=True)),
+                    f"{g['varied']}^{g['exponent']:.2f}",
+                ]
+                for g in found["growth"]
+            ],
+        )
+    return text
+
+
 def first_call(found: dict[str, Any]) -> str:
     rows = [[r["what"], f"{r['cold_s']:.3g}", f"{r['warm_s']:.3g}"] for r in found["results"]]
     return table(["", "first time, s", "warm, s"], rows)
@@ -182,6 +257,7 @@ PARTS = [
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
     ("peers", "Other engines", PEERS, peers),
+    ("cv", "Cross-validation", CV, cv),
     ("sweep", "Grids", GRIDS, sweep),
     ("sweep-gpu", "Grids on a GPU", "The same in float32 (`benchmarks/sweep.py --dtype float32`).", sweep),
     ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),

@@ -17,7 +17,7 @@ from places import ROOT
 BENCHMARKS = ROOT / "benchmarks"
 HERE = {  # in this process
     "rounds.py": "--quick --one-device --out OUT",
-    "path.py": "--quick --out OUT",
+    "cv.py": "--quick --engines compfed scikit-learn --out OUT",  # each engine in its own
     "evaluation_widths.py": "",
 }
 APART = {
