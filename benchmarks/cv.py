@@ -101,17 +101,12 @@ def turn(engine: str, model: str, folder: Path, limit: float, one_core: bool, ou
     if not python.exists():
         return {"engine": engine, "failed": "not installed (--install)"}
     paths = [str(PEERS)] if apart else [str(HERE.parent / "src"), str(PEERS)]
-    environment = {**os.environ, **(ONE_THREAD if one_core else {}), "PYTHONPATH": os.pathsep.join(paths)}
+    alone = {**ONE_THREAD, "ONE_CORE": "1"} if one_core else {}
+    environment = {**os.environ, **alone, "PYTHONPATH": os.pathsep.join(paths)}
     command = [str(python), str(SCRIPT), engine, model, str(folder), str(limit), *([str(out)] if out else [])]
 
-    def on_one() -> None:
-        if one_core and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=20 * limit, preexec_fn=on_one
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20 * limit)
     except subprocess.TimeoutExpired:
         return {"engine": engine, "failed": f"no path within {20 * limit:g} s"}
     said = [line for line in done.stdout.splitlines() if line.startswith('{"engine"')]

@@ -10,11 +10,15 @@ coefficients and the losses of the folds.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+
+if os.environ.get("ONE_CORE") and hasattr(os, "sched_setaffinity"):  # before a library counts the cores
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 import numpy as np
 

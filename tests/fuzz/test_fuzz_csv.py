@@ -38,6 +38,7 @@ def as_text(values: np.ndarray) -> list[str]:
     return list(map(repr, (values + 0.0 if values.dtype.kind == "f" else values).ravel().tolist()))
 
 
+@pytest.mark.filterwarnings("ignore::compfed.errors.LeftOutWarning")  # which columns are left out is asked elsewhere
 def test_dirty_files_are_read_alike(tmp_path, monkeypatch):
     findings, seen = [], Counter[str]()
     cut = compiled_csv.split_compiled

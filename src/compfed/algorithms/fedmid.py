@@ -7,8 +7,8 @@ client drift leaves a floor.
 
 Three readings of the server's prox exist and give different limits:
 
-- "full": parameter eta~, the authors' code. For g = lam ||.||_1, n = tau = eta_g = 1 then minimises f + 2 g,
-  since prox_{t g}(prox_{t g}(v)) = prox_{2 t g}(v).
+- "full": parameter eta~, the authors' code. For an l1 norm g, one client, tau = 1 and eta_g = 1 it
+  minimises f + 2 g, because the prox of t g taken twice is that of 2 t g.
 - "single": parameter eta eta_g, the code of Bao et al. (ICML 2022).
 - "none": no server prox, the one-line description in Zhang, Hu, Johansson (ICASSP 2024).
 

@@ -58,7 +58,7 @@ def ratio_text(ratio: float) -> str:
     """An odds or rate ratio with three digits of its distance from 1: 0.156, 1.00031, 4.62.
 
     >>> ratio_text(0.15623), ratio_text(1.000312), ratio_text(1.0), ratio_text(4.6187)
-    ('0.156', '1.000312', '1', '4.62')
+    ('0.156', '1.00031', '1', '4.62')
     """
     away = abs(ratio - 1)
     if not np.isfinite(ratio) or ratio <= 0 or away == 0:
