@@ -283,7 +283,7 @@ class StoppingRule:
             return Stop(True)
         if self.loss_vanished and self.free:
             return Stop(False, NO_MINIMISER)
-        if abs(at.gradient @ step) <= 3 * length * self.rounding_at(at):
+        if abs(at.gradient @ step) <= 3 * length * self.rounding_at(at) or self._is_held(step):
             return Stop(True)
         self.long_steps += 1
         return Stop(False, STILL_GROWS) if self.long_steps > LONG_STEPS else None
@@ -291,6 +291,14 @@ class StoppingRule:
     def rounding_at(self, at: Evaluated) -> float:
         """The rounding error of the gradient mapping there."""
         return rounding_error(self.spec.sizes, at.x, self.L, at.terms)
+
+    def _is_held(self, step: np.ndarray) -> bool:
+        """Whether a penalty ends the growth of every coefficient that moves: a long step then goes to another minimiser."""
+        form = coordinate_form(self.spec.regulariser, self.spec.d)
+        if form is None:
+            return False
+        held = (form.l1 > 0) | (form.l2 > 0) | (np.append(form.group_weight, 0.0)[form.group] > 0)
+        return bool(held[np.abs(step) >= LONG_STEP * np.abs(step).max()].all())
 
     @property
     def loss_vanished(self) -> bool:
