@@ -83,11 +83,13 @@ PEERS = (
 CV = """A path of 50 alphas and 5 folds, with the same table, alphas, folds and objective (l1 norm, intercept) for everybody; compfed
 has the rows at eight sites, in one process (`benchmarks/cv.py`). Tolerances: compfed 1e-12 (its default), glum gradient_tol
 1e-6, skglm 1e-6, scikit-learn 1e-5 (saga, logistic) and 1e-8 (`lasso_path`). Where compfed ended too, those give coefficients
-within 1e-4 of compfed's largest one; the last column has the difference. Each run is a process of its own, and each engine has
-fitted 400 rows before the clock runs, so that nothing is compiled meanwhile. Ranges are over turns. CPU s are seconds of the
-processor, of all threads together: where a machine is shared, compare those, not the seconds on the clock. An empty cell was
-not measured. "of the work": after so much of it the engine was stopped, and the figures are extrapolated. Reading: of 200,000
-rows from eight CSV files, by pandas for the others. Peak: of the whole process."""
+within 1e-4 of compfed's largest one; the last column has the difference.
+
+- Each run is a process of its own, and each engine has fitted 400 rows before the clock runs. Ranges are over turns.
+- CPU s are seconds of the processor, of all threads together: where a machine is shared, compare those.
+- An empty cell was not measured. "of the work": after so much of it the engine was stopped, and the figures are extrapolated.
+- Reading: of 200,000 rows from eight CSV files, by pandas for the others. Peak: of the whole process.
+"""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

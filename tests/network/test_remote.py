@@ -684,7 +684,8 @@ def test_control_characters_of_a_site_reach_no_screen_and_no_file(where, paths, 
     with pytest.raises(cf.InputError) as problem:
         ask(federation, Moments())
     files = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    shown = [str(problem.value), *federation.run_log.lines, *files, str(federation.problems)]
+    lines = (line if isinstance(line, str) else f"{line.site}: {line.what}" for line in federation.run_log.lines)
+    shown = [str(problem.value), *lines, *files, str(federation.problems)]
     assert "1" in str(problem.value)
     logged = [value for path in (tmp_path / "run").glob("log.jsonl") for line in path.read_text().splitlines()
               for value in json.loads(line).values() if isinstance(value, str)]  # fmt: skip

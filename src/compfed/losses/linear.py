@@ -147,7 +147,11 @@ class Logistic(OneOutput):
         return value, slope
 
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
-        return sigmoid(z) * sigmoid(-z)  # y^2 = 1, and the product is even in z
+        """sigmoid(z) sigmoid(-z), as y^2 = 1 and the product is even in z."""
+        if is_jax(z):
+            return sigmoid(z) * sigmoid(-z)
+        e = np.exp(-np.abs(z))
+        return e / (1.0 + e) ** 2
 
     def conjugate(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """max_z theta z - loss(z, y) = s log s + (1 - s) log(1 - s) with s = -y theta; infinite outside [0, 1]."""
