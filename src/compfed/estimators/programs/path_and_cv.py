@@ -188,7 +188,6 @@ class _Grid:
         splits: Sequence[RowSubset | None],
     ):
         self.problems, self.alphas, self.before, self.splits = problems, alphas, before, splits
-        self.anchors = sorted({*range(0, len(alphas), STRIDE), len(alphas) - 1})
         self.searches: dict[tuple[int, int], Search] = {}
         self.starts = [self._start(p) for p in range(len(problems))]
         # guesses between anchors need a matrix on all coordinates, and shared Hessians one scaling
@@ -198,6 +197,8 @@ class _Grid:
         self.partial = first.spec.hessian_columns is not None
         known = self.partial or all(_matrix(start) is not None for start in self.starts)
         self.guesses = smooth and one_scaling and known
+        # a guess needs an anchor on either side; without guesses the last alpha is sooner reached from its neighbour
+        self.anchors = sorted({*range(0, len(alphas), STRIDE), *([len(alphas) - 1] if self.guesses else [])})
 
     def _start(self, p: int) -> Start:
         """From the model at the next larger alpha, or the null model; folds with the matrix of all rows, unless they have one."""
@@ -233,9 +234,9 @@ class _Grid:
     def between(self, p: int, k: int) -> Search:
         """The search at an alpha between two anchors: from a guess between them, or else from the nearest one."""
         left = max(anchor for anchor in self.anchors if anchor < k)
-        right = min(anchor for anchor in self.anchors if anchor > k)
+        right = min((anchor for anchor in self.anchors if anchor > k), default=left)
         one, other, prepared = self.searches[p, left], self.searches[p, right], self.problems[p]
-        spec, share = prepared.at(float(self.alphas[k])), (k - left) / (right - left)
+        spec, share = prepared.at(float(self.alphas[k])), (k - left) / max(right - left, 1)
         if self.guesses and one.metric is not None and other.metric is not None:
             ask = p == 0 and not spec.loss_is_quadratic
             made = make_search(
@@ -243,7 +244,7 @@ class _Grid:
             )
             made.eager = False
         else:  # of two as near, the one at the larger alpha: its model is sparser
-            nearest = (one if k - left <= right - k else other).solution
+            nearest = (one if k - left <= abs(right - k) else other).solution
             known = nearest is not None and nearest.kept is not None
             start = prepared.null
             if nearest is not None and known:
