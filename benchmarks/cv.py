@@ -172,7 +172,7 @@ def growth(base: dict[str, int], turns: int) -> list[dict[str, Any]]:
             for _ in range(turns + 1):  # the first warms up
                 began = time.process_time()
                 with threadpool_limits(1), warnings.catch_warnings():
-                    warnings.simplefilter("ignore", EdgeOfGridWarning)  # the grid is given, and alpha not looked at
+                    warnings.simplefilter("ignore", EdgeOfGridWarning)  # the grid is given, and alpha does not matter
                     cf.FederatedLogisticRegressionCV(alphas, cv=s["folds"]).fit(A, b, sites=sites)
                 took.append(time.process_time() - began)
             seconds.append(took[1:])

@@ -90,7 +90,7 @@ def evaluate_many(
 
 
 def held_out_loss(loss: LinearModel, X: np.ndarray, A: Numbers, y: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """sum_l q_l loss(x; a_l, y_l) for the models in the rows of X. Rows without a weight are not looked at."""
+    """sum_l q_l loss(x; a_l, y_l) for the models in the rows of X. Rows without a weight are left out."""
     models = _Models(X, np.zeros(len(X), int), loss.predictions_of_row, A.dtype)
 
     def of_chunk(chunk: slice) -> list[np.ndarray]:

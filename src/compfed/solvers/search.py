@@ -5,7 +5,7 @@ one search; a cross-validation is one for every alpha and every set of training 
 
 **When a Hessian is asked for.** With rho the rate at which the gradient mapping falls from one accepted point to the next,
 log(tol / |G|) / log rho steps are left. A single fit asks where more than `NEXT` are left. A search of many that share their
-Hessians asks where more than `PATIENCE` are.
+Hessians asks where more than `STEPS_ALLOWED` are.
 
 **Hessians that are shared** (`HessianSharing`). The Hessian of all rows serves the searches over folds at the same alpha too,
 whose rows are most of the same; each corrects it by what it knows of its own gradients. So no Hessian of a fold leaves a
@@ -45,7 +45,7 @@ from compfed.stopping import NO_MINIMISER, STILL_GROWS, Certificate, Stop, Stopp
 from compfed.trace import Trace
 
 NEXT = 1.5  # steps left: a Hessian that comes with the next trial would hardly be used
-PATIENCE = 5.0  # steps left, up to which a search that shares Hessians does without a new one
+STEPS_ALLOWED = 5.0  # steps left, up to which a search that shares Hessians does without a new one
 OF_ITS_OWN = 2.5  # the same of a search that has taken its share of them: then it asks for its own
 SOON = 2.5  # steps left, from where a trial may be the last: the loss on the rows held out is asked for along with it
 PAIRS = 3  # steps whose changes of the gradient correct a Hessian of all rows for the rows of a fold
@@ -187,7 +187,7 @@ class Search:
             self._end(stop)
 
     def _is_slow(self, norm: float, at: Evaluated) -> bool:
-        """Whether more steps are left, at the rate of the last one, than there is patience for."""
+        """Whether more steps are left, at the rate of the last one, than are allowed."""
         if self.spec.loss_is_quadratic:
             self.left = 0.0
             return False
@@ -202,7 +202,7 @@ class Search:
         worth = norm > ROUNDING * self.rule.rounding_at(at)
         if self.sharing is None:
             return bool(left > NEXT and worth)
-        few = self.sharing.patience(self) if norm > NEARLY * self.rule.tol else PATIENCE
+        few = self.sharing.steps_allowed(self) if norm > NEARLY * self.rule.tol else STEPS_ALLOWED
         return bool(left > few and worth)
 
     def _centred(self, state: SolverState) -> SolverState:
@@ -307,10 +307,10 @@ class HessianSharing:
         for search in searches:
             search.sharing = self
 
-    def patience(self, search: Search) -> float:
+    def steps_allowed(self, search: Search) -> float:
         """The steps that may be left without a new Hessian."""
         alone = self.taken[id(search)] >= self.limit and search.cost.rounds > FEW_STEPS
-        return OF_ITS_OWN if alone else PATIENCE
+        return OF_ITS_OWN if alone else STEPS_ALLOWED
 
     def place(self) -> tuple[Search | None, list[Search]]:
         """The search at whose trial the Hessian of all rows is asked for, if any; and those that ask for their own."""
