@@ -33,5 +33,7 @@ def test_only_what_no_penalty_holds_grows_for_ever(g, moving, held):
     rule.observe(at, 0.3, 0.0)
     said = [rule.at_convergence(at, step) for _ in range(3)]
     assert said[0] is not None if held else said[:2] == [None, None]
-    assert said[-1].converged is held
-    assert (said[-1].note == STILL_GROWS) is not held
+    last = said[-1]
+    assert last is not None
+    assert last.converged is held
+    assert (last.note == STILL_GROWS) is not held

@@ -198,7 +198,10 @@ class _Grid:
         known = self.partial or all(_matrix(start) is not None for start in self.starts)
         self.guesses = smooth and one_scaling and known
         # a guess needs an anchor on either side; without guesses the last alpha is sooner reached from its neighbour
-        self.anchors = sorted({*range(0, len(alphas), STRIDE), *([len(alphas) - 1] if self.guesses else [])})
+        anchors = set(range(0, len(alphas), STRIDE))
+        if self.guesses:
+            anchors.add(len(alphas) - 1)
+        self.anchors = sorted(anchors)
 
     def _start(self, p: int) -> Start:
         """From the model at the next larger alpha, or the null model; folds with the matrix of all rows, unless they have one."""
