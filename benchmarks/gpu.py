@@ -1,10 +1,13 @@
 """Rounds on a GPU: time and effective rate against a plain copy, and how far kernels are from the plain loop.
 
     python benchmarks/gpu.py [--out results/gpu.json]
+    python benchmarks/gpu.py --participation [--turns 3] [--out results/gpu-participation.json]
 
 Effective rate is (local steps) x (bytes of the rows) / time: a kernel that keeps rows on chip may exceed the bandwidth of
 memory. Times are the least of several runs on the device, after compilation; the work of a run outside its rounds is taken
 out by the difference of a long and a short run. Errors are relative, in single precision against the plain loop in double.
+
+`--participation`: a round in which a tenth of the clients take part, beside a round of a federation of that tenth, in turns.
 """
 
 from __future__ import annotations
@@ -67,6 +70,8 @@ def round_time(problem: cf.Problem, turns: int = 4, **how: Any) -> tuple[float, 
 
     few, many = 50, 850
     seconds(few)
+    if seconds(many)[0] < 0.5:
+        many = 8050
     seconds(many)
     short, long = (min(seconds(rounds)[0] for _ in range(turns)) for rounds in (few, many))
     return (long - short) / (many - few), seconds(few)[1].provenance["kernel"]
@@ -89,7 +94,8 @@ def errors() -> list[dict[str, Any]]:
     for loss, y, g, batch in cases:
         for name, cls in ALGORITHMS.items():
             problem = cf.Problem(loss, g if cls.composite else cf.regularisers.Zero(), cf.data.from_arrays(X, y))
-            algorithm = suggest(name, problem, tau=3)
+            bounded = problem.loss.curvature is not None  # others get steps that suit the start
+            algorithm = suggest(name, problem, tau=3, at=None if bounded else problem.start)
             trace = cf.simulate(problem.astype("float32"), algorithm, 5, batch_size=batch)
             plain = cf.simulation.run_plain(problem, algorithm, 5, batch_size=batch).x
             error = float(np.linalg.norm(trace.x - plain) / (np.linalg.norm(plain) or 1.0))
@@ -117,17 +123,48 @@ def storage_errors() -> list[dict[str, Any]]:
     return found
 
 
+def of_device() -> dict[str, str]:
+    return {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+
+
+def participation(shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
+    """A round of a tenth of the clients, and one of a federation that has those alone: milliseconds and ratios, in turns."""
+    n, m, d = shape
+    some = max(n // 10, 1)
+    among, alone = problem_of(n, m, d), problem_of(some, m, d)
+    found = []
+    for _ in range(turns):
+        (sampled, kernel), (all_of_them, other) = round_time(among, participants=some), round_time(alone)
+        found.append((1e3 * sampled, 1e3 * all_of_them, sampled / all_of_them))
+        print(
+            f"{n:>6} x {m} x {d:<5}{found[-1][0]:>9.4f}{found[-1][1]:>9.4f} ms{found[-1][2]:>7.2f}  {kernel['kind']}",
+            flush=True,
+        )
+    return {"shape": shape, "of all": [f[0] for f in found], "alone": [f[1] for f in found], "ratio": [f[2] for f in found]} | {
+        "kernel": kernel["kind"], "kernel alone": other["kind"]
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/gpu.json"))
     parser.add_argument("--shapes", nargs="*", help="such as 30x2000x60; all unless given")
     parser.add_argument("--no-errors", action="store_true", help="times only")
+    parser.add_argument("--participation", action="store_true", help="what a sample of the clients costs")
+    parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
     warnings.simplefilter("ignore", cf.RunWarning)
     copy = copy_rate()
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; a copy runs at {copy:.2f} TB/s")
     times = []
-    shapes = [tuple(map(int, s.split("x"))) for s in options.shapes or []] or SHAPES
+    shapes: list[Any] = [tuple(map(int, s.split("x"))) for s in options.shapes or []] or list(SHAPES)
+    if options.participation:
+        times = [participation(shape, options.turns) for shape in shapes if options.shapes or shape[0] >= 100]
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(
+            json.dumps({"machine": described() | of_device(), "copy": copy, "participation": times}, indent=1)
+        )
+        return
     for n, m, d in shapes:
         problem = problem_of(n, m, d)
         some = max(n // 10, 1)
@@ -148,7 +185,7 @@ def main() -> None:
             print(
                 f"{n:>6} x {m} x {d:<5}{way:<24}{1e3 * seconds:>9.4f} ms{rate:>7.2f} TB/s  {kernel['kind']}", flush=True
             )
-    device = described() | {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
+    device = described() | of_device()
     wrong = [] if options.no_errors else [*errors(), *storage_errors()]
     found = {"machine": device, "copy": copy, "times": times, "errors": wrong}
     options.out.parent.mkdir(parents=True, exist_ok=True)

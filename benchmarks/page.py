@@ -80,6 +80,8 @@ PEERS = (
 )
 
 
+PARTICIPATION = """A round in which a tenth of the clients take part, beside a round of a federation that has those alone, in
+turns; DecoupledProx, 5 local steps, float32 (`benchmarks/gpu.py --participation`)."""
 CV = """A path of 50 alphas and 5 folds, with the same table, alphas, folds and objective (l1 norm, intercept) for everybody; compfed
 has the rows at eight sites, in one process (`benchmarks/cv.py`). Tolerances: compfed 1e-12 (its default), glum gradient_tol
 1e-6, skglm 1e-6, scikit-learn 1e-5 (saga, logistic) and 1e-8 (`lasso_path`). Where compfed ended too, those give coefficients
@@ -253,6 +255,15 @@ def gpu(found: dict[str, Any]) -> str:
     return table(head, rows) + "\n" + "\n".join(said) + "\n"
 
 
+def participation(found: dict[str, Any]) -> str:
+    rows = [
+        [" x ".join(map(str, r["shape"])), span(r["of all"], 3), span(r["alone"], 3), span(r["ratio"], 2), r["kernel"]]
+        for r in found["participation"]
+    ]
+    head = ["n x m x d", "a tenth of n clients, ms", "a federation of that tenth, ms", "ratio", "kernel"]
+    return table(head, rows) + ("\n" + found["said"] + "\n" if "said" in found else "")
+
+
 PARTS = [
     ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of ten, range over runs.", rounds),
     ("rounds-asleep", "With `use_all_cores()` alone: cores may sleep while they wait", "", rounds),
@@ -265,6 +276,7 @@ PARTS = [
     ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),
     ("roofline-gpu", "The memory's limit: GPU", "", roofline),
     ("gpu", "Rounds on a GPU", "Float32, 5 local steps; effective rate: steps x bytes of the rows / time.", gpu),
+    ("gpu-participation", "A sample of the clients on a GPU", PARTICIPATION, participation),
     ("first_call", "The first result", "Seconds from the start of a process, imports included; fits in a process.", first_call),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
@@ -15,12 +16,13 @@ from compfed.simulation import kernels
 from compfed.simulation.kernel_lowering import NoKernel, for_kernels, lowered
 
 ROUNDS = 3
+simulator = importlib.import_module("compfed.simulation.simulate")  # the package exports the function of the same name
 SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two
 
 
-def federation(labels: str) -> cf.data.Sites:
+def federation(labels: str, sizes: tuple[int, ...] = SIZES) -> cf.data.Sites:
     rng = np.random.default_rng(0)
-    X = [rng.standard_normal((m, 6)) for m in SIZES]
+    X = [rng.standard_normal((m, 6)) for m in sizes]
     z = [a @ np.linspace(-1, 1, 6) + rng.standard_normal(len(a)) for a in X]
     kinds = {"signs": np.sign, "numbers": np.asarray, "counts": lambda v: np.floor(np.exp(np.clip(v, -2, 2)))}
     return cf.data.from_arrays(X, [kinds[labels](v) for v in z])
@@ -171,6 +173,32 @@ def test_rows_fetched_by_the_kernel(interpreted, method, batch, k):
     trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS, **how)
     assert trace.provenance["kernel"]["kind"] == "rows fetched"
     np.testing.assert_allclose(trace.x, plain.x, rtol=0, atol=2e-6 * np.abs(plain.x).max())
+
+
+@pytest.mark.parametrize("method", ["FedDA", *slowly("FedMid", "FastFedDA")])
+def test_one_pass_over_the_rows_of_some_clients(interpreted, method):
+    """Rows are read where they are, by the number of the participant: the rounds of the plain loop."""
+    interpreted.setattr(kernels, "ON_CHIP", 0)
+    sites = federation("signs", sizes=(70,) * 5)  # clients of one size are one bucket
+    problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), sites, dtype="float64")
+    algorithm, how = default_steps(method, problem, tau=3), {"participants": 2, "seed": 3}
+    plain = cf.simulation.run_plain(problem, algorithm, ROUNDS, **how)
+    trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS, **how)
+    assert trace.provenance["kernel"]["kind"] == "one pass"
+    np.testing.assert_allclose(trace.x, plain.x, rtol=0, atol=2e-6 * np.abs(plain.x).max())
+
+
+@pytest.mark.parametrize("every", [1, 4, 7])
+def test_participants_drawn_ahead(monkeypatch, every):
+    """As on a GPU, where a sort for each round would cost more than the round: the draws of the plain loop."""
+    monkeypatch.setattr(simulator, "rounds_drawn_together", lambda n, every: 3)
+    problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"))
+    algorithm, rounds = cf.algorithms.DecoupledProx(eta=0.1, tau=3), 8
+    one_by_one = cf.simulate(problem, algorithm, rounds, participants=2, seed=3, record_every=rounds)
+    plain = cf.simulation.run_plain(problem, algorithm, rounds, participants=2, seed=3, record_every=every)
+    trace = cf.simulate(problem, algorithm, rounds, participants=2, seed=3, record_every=every)
+    np.testing.assert_allclose(trace.x, plain.x, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(trace.x, one_by_one.x, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("one pass", None), *slowly(("whole round", None), ("rows fetched", 5))])

@@ -4,7 +4,8 @@
   once for the sum; this kernel reads each block of rows once. A client with many rows is split over several programs.
 - `rounds_of_clients`: the algorithm's own `client_update`, one program per client, whose rows stay on chip for all local steps.
 - `rounds_fetching_rows`: the same for mini-batches, and for full gradients of sampled clients. All draws of a round are made
-  before it, so inside the kernel a key is the number of its mini-batch. Full gradients go over the rows in blocks.
+  before it, so inside the kernel a key is the number of its mini-batch. Without mini-batches all rows of a client stay on
+  chip; beside them full gradients go over the rows in blocks.
 """
 
 from __future__ import annotations
@@ -175,9 +176,11 @@ WIDE = Tuning(block=8192, warps=2, stages=3, late=False)
 PROGRAMS = 1024  # at least so many, to keep all processors busy
 
 
-def gradients(loss: Loss, A: Array, y: Array, q: Array, x: Array, interpret: bool = False) -> Array:
-    """sum_l q_l grad loss(x; a_l, y_l) of every client: A is (clients, rows, width), x (clients, width)."""
-    n, m, d = A.shape
+def gradients(
+    loss: Loss, A: Array, y: Array, q: Array, x: Array, interpret: bool = False, who: Array | None = None
+) -> Array:
+    """sum_l q_l grad loss(x; a_l, y_l) of every client, or of the clients `who`: A is (clients, rows, width), x (those, width)."""
+    n, (_, m, d) = len(x), A.shape
     assert d == power(d), "columns are padded before"
     tuned = NARROW if d <= 128 else WIDE
     rows = max(16, min(power(m), tuned.block // d))
@@ -187,18 +190,19 @@ def gradients(loss: Loss, A: Array, y: Array, q: Array, x: Array, interpret: boo
     leaves, form = jax.tree.flatten(loss)
 
     def kernel(A_ref: Ref, y_ref: Ref, q_ref: Ref, x_ref: Ref, *rest: Ref) -> None:
-        numbers, out_ref = rest[:-1], rest[-1]
+        numbers, out_ref = rest[: len(leaves)], rest[-1]
         here: OneOutput = jax.tree.unflatten(form, [ref[0] for ref in numbers])
         v = x_ref[:]
+        client = () if who is None else (rest[len(leaves)][0],)
         start = pl.program_id(1) * each * rows
 
         def add(k: Array, total: Array) -> Array:
             first = start + k * rows
             inside = first + jnp.arange(rows) < m
-            block = triton.load(A_ref.at[pl.ds(first, rows), :], mask=inside[:, None], other=0.0)
+            block = triton.load(A_ref.at[*client, pl.ds(first, rows), :], mask=inside[:, None], other=0.0)
             block = block.astype(x.dtype)  # rows may be stored in fewer bits than sums
-            labels = triton.load(y_ref.at[pl.ds(first, rows)], mask=inside, other=1.0)
-            weights = triton.load(q_ref.at[pl.ds(first, rows)], mask=inside, other=0.0)
+            labels = triton.load(y_ref.at[*client, pl.ds(first, rows)], mask=inside, other=1.0)
+            weights = triton.load(q_ref.at[*client, pl.ds(first, rows)], mask=inside, other=0.0)
             slope = lowered(here.derivative, jnp.sum(block * v[None, :], axis=1), labels)
             terms = block * (weights * slope)[:, None]
             return total + (terms if tuned.late else jnp.sum(terms, axis=0))
@@ -209,28 +213,36 @@ def gradients(loss: Loss, A: Array, y: Array, q: Array, x: Array, interpret: boo
     of_client = [
         pl.BlockSpec((None, m, d), lambda i, j: (i, 0, 0)), *[pl.BlockSpec((None, m), lambda i, j: (i, 0))] * 2,
     ]  # fmt: skip
+    of_all = [pl.BlockSpec(a.shape, lambda i, j, rank=a.ndim: (0,) * rank) for a in (A, y, q)]
     vector = pl.BlockSpec((None, d), lambda i, j: (i, 0))
     number = pl.BlockSpec((1,), lambda i, j: (0,))
+    own = [] if who is None else [(who[:, None], pl.BlockSpec((None, 1), lambda i, j: (i, 0)))]
     parts = pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct((n, splits, d), x.dtype),
         grid=(n, splits),
-        in_specs=[*of_client, vector, *[number] * len(leaves)],
+        in_specs=[
+            *(of_client if who is None else of_all), vector, *[number] * len(leaves), *(spec for _, spec in own),
+        ],
         out_specs=pl.BlockSpec((None, None, d), lambda i, j: (i, j, 0)),
         compiler_params=triton.CompilerParams(num_warps=tuned.warps, num_stages=tuned.stages),
         interpret=interpret,
-    )(A, y, q, x, *[jnp.reshape(jnp.asarray(leaf, x.dtype), (1,)) for leaf in leaves])
+    )(A, y, q, x, *[jnp.reshape(jnp.asarray(leaf, x.dtype), (1,)) for leaf in leaves], *(a for a, _ in own))  # fmt: skip
     return parts.sum(axis=1)
 
 
 class OnePass(NamedTuple):
-    """f_i with a gradient that, for all clients at once, is one pass over their rows."""
+    """f_i with a gradient that, for all clients at once, is one pass over their rows.
+
+    With `place` the rows are those of all clients, and f_i is read where it is: nothing is copied.
+    """
 
     loss: Loss
     A: Array  # (rows, padded width)
     y: Array
     q: Array
     interpret: bool
+    place: Array | None = None
     __repr__ = shapes_shown
 
     def value(self, x: Array) -> Array:
@@ -244,12 +256,18 @@ class OnePass(NamedTuple):
         return jnp.int32(1)
 
     def _unpadded(self, x: Array) -> FullGradient:
-        return FullGradient(self.loss, self.A[:, : x.size].astype(x.dtype), self.y, self.q)
+        A, y, q = (a if self.place is None else a[self.place] for a in (self.A, self.y, self.q))
+        return FullGradient(self.loss, A[:, : x.size].astype(x.dtype), y, q)
 
     def full_grad(self, x: Array) -> Array:
-        wide = jnp.pad(x, (0, self.A.shape[1] - x.size))
+        wide = jnp.pad(x, (0, self.A.shape[-1] - x.size))
         leaves, form = jax.tree.flatten(self.loss)
-        return _gradient(form, self.interpret)(leaves, self.A, self.y, self.q, wide)[: x.size] + self.loss.ridge * x
+        rows = (leaves, self.A, self.y, self.q)
+        if self.place is None:
+            found = _gradient(form, self.interpret)(*rows, wide)
+        else:
+            found = _gradient_there(form, self.interpret)(*rows, self.place, wide)
+        return found[: x.size] + self.loss.ridge * x
 
     def grad(self, x: Array, key: Array) -> Array:
         return self.full_grad(x)
@@ -273,6 +291,27 @@ def _gradient(form: PyTree, interpret: bool) -> Callable[..., Array]:
             return plain(leaves, A.astype(x.dtype), y, q, x), True
         each = x if of_x else jnp.broadcast_to(x, (size, *x.shape))
         return gradients(jax.tree.unflatten(form, leaves), A, y, q, each, interpret), True
+
+    return gradient
+
+
+def _gradient_there(form: PyTree, interpret: bool) -> Callable[..., Array]:
+    """The same of the client at a place among all clients, whose rows are not mapped over."""
+
+    @custom_vmap
+    def gradient(leaves: PyTree, A: Array, y: Array, q: Array, place: Array, x: Array) -> Array:
+        return jax.tree.unflatten(form, leaves).gradient(x, A[place].astype(x.dtype), y[place], q[place])
+
+    @gradient.def_vmap
+    def of_all(
+        size: int, batched: PyTree, leaves: PyTree, A: Array, y: Array, q: Array, place: Array, x: Array
+    ) -> tuple[Array, bool]:
+        *shared, of_place, of_x = batched
+        if any(jax.tree.leaves(shared)) or not of_place:
+            axes = jax.tree.map(lambda b: 0 if b else None, batched)
+            return jax.vmap(gradient.fun, in_axes=axes)(leaves, A, y, q, place, x), True
+        each = x if of_x else jnp.broadcast_to(x, (size, *x.shape))
+        return gradients(jax.tree.unflatten(form, leaves), A, y, q, each, interpret, place), True
 
     return gradient
 
@@ -419,14 +458,17 @@ def rounds_fetching_rows(
     own_key = jax.ShapeDtypeStruct((), clients.keys.dtype)
     round_ = _ClientKernel(lambda c, key: client(f, c, key), loss, c, own_key)
     split = _split_shape(round_.closed.jaxpr)
-    drawn = _draw(clients, split, batch)
+    drawn, largest = _draw(clients, split, batch), power(clients.capacity)
 
     def rules(loss: Loss, A_ref: Ref, y_ref: Ref, q_ref: Ref, drawn_ref: Ref, offset_ref: Ref, size_ref: Ref) -> Rules:
         m = size_ref[0]
 
-        def over(x: Array, rows: Array, factor: Array) -> Array:
-            A = A_ref[rows, :].astype(x.dtype)
-            return lowered(loss.gradient, x, A, y_ref[rows], q_ref[rows] * factor)
+        def fetched(rows: Array, factor: Array) -> tuple[Array, Array, Array]:
+            return A_ref[rows, :].astype(q_ref.dtype), y_ref[rows], q_ref[rows] * factor
+
+        def of_client(at: Array) -> tuple[Array, Array, Array]:
+            inside = at < m
+            return fetched(offset_ref[0] + jnp.where(inside, at, 0), jnp.where(inside, 1.0, 0.0))
 
         def of_batch(eqn: core.JaxprEqn, values: list[Value], _: Rules) -> list[Array]:
             x, key = values
@@ -435,15 +477,13 @@ def rounds_fetching_rows(
                 raise NoKernel("a client that both splits its key and uses it")
             rows = drawn_ref[key.first, :]
             scale = m.astype(x.dtype) / batch
-            return [over(x, rows, jnp.where(jnp.arange(rows.size) < batch, scale, 0.0))]
+            return [lowered(loss.gradient, x, *fetched(rows, jnp.where(jnp.arange(rows.size) < batch, scale, 0.0)))]
 
         def of_all(eqn: core.JaxprEqn, values: list[Value], _: Rules) -> list[Array]:
             x, width = values[0], max(16, min(power(clients.capacity), BLOCK // A_ref.shape[1]))
 
             def add(k: Array, total: Array) -> Array:
-                at = k * width + jnp.arange(width)
-                inside = at < m
-                return total + over(x, offset_ref[0] + jnp.where(inside, at, 0), jnp.where(inside, 1.0, 0.0))
+                return total + lowered(loss.gradient, x, *of_client(k * width + jnp.arange(width)))
 
             return [jax.lax.fori_loop(0, pl.cdiv(m, width), add, jnp.zeros_like(x))]
 
@@ -452,11 +492,17 @@ def rounds_fetching_rows(
                 raise NoKernel("a client that splits its key more than once")
             return [Keys(split, 0)]
 
+        if batch is None:  # `choose_kernel` asks whether they fit
+            rows = of_client(jnp.arange(largest))
+            on_chip: Rules = {"local_full_gradient": lambda eqn, values, _: [lowered(loss.gradient, values[0], *rows)]}
+            return {**on_chip, "random_split": split_key}
         return {"local_mini_batch_gradient": of_batch, "local_full_gradient": of_all, "random_split": split_key}
 
     own = [drawn, clients.offset[:, None], clients.size.astype(jnp.int32)[:, None]]
     read = [*((a, _whole(a)) for a in data), *((a, _of_client(a.shape[1:])) for a in own)]
-    warps = 1 if drawn.shape[2] * data.A.shape[1] <= 2048 else 4
+    few, many, limit = (4, 8, 8192) if batch is None else (1, 4, 2048)
+    numbers = (largest if batch is None else drawn.shape[2]) * data.A.shape[1]
+    warps = few if numbers <= limit else many
     return round_(n, read, rules, [OwnKey((), 0)], warps=warps, interpret=interpret)
 
 

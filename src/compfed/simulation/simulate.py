@@ -387,7 +387,14 @@ def static_options(run: RunOptions, nbytes: int) -> ProgramOptions:
         mini_batches_at_once=clients_at_once(problem, nbytes, batch), everyone=everyone,
         takes=not everyone and (cost.needs_participants or run.counts_participants),
         calls=run.counts_calls and (cost.cost.depends_on_data or run.clock is not None),
+        drawn_together=1 if everyone else rounds_drawn_together(problem.n, run.record_every),
     )  # fmt: skip
+
+
+def rounds_drawn_together(n: int, every: int) -> int:
+    """For how many rounds participants are drawn at once: on a GPU one sort of the clients takes as long as many."""
+    most = 1 if jax.devices()[0].platform == "cpu" else min(32, every, max(2**22 // n, 1))
+    return 2 ** (most.bit_length() - 1)  # few different numbers: each compiles a program
 
 
 def first_counts(run: RunOptions, options: ProgramOptions, n: int) -> Counts:

@@ -62,6 +62,7 @@ class ProgramOptions(NamedTuple):
     everyone: bool = True  # whether all clients take part in every round
     takes: bool = False  # whether rounds are counted for each client
     calls: bool = False  # whether calls are counted, since they depend on data or a clock needs them
+    drawn_together: int = 1  # rounds whose participants are drawn at once
 
 
 class Parameters(NamedTuple):
@@ -200,6 +201,8 @@ class _Clients(NamedTuple):
         chosen_first = who is not None and len(data.buckets) == 1
         in_turn = at_once == 1
         kernel = self.options.kernel
+        if chosen_first and kernel is not None:
+            return self._where_they_are(update, states, kernel, who)
 
         def one(client: Any) -> PyTree:
             rows, y, q, id_, c = client
@@ -217,6 +220,19 @@ class _Clients(NamedTuple):
             blocks = jax.tree.map(lambda leaf: leaf[who], blocks)
         result = _joined([visit(block) for block in blocks])
         return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
+
+    def _where_they_are(self, update: ClientUpdate, states: PyTree, kernel: Kernel, who: Array) -> PyTree:
+        """Full gradients of the participants, whose rows a kernel reads without a copy of them."""
+        assert isinstance(self.rows, list)
+        (rows,) = self.rows
+
+        def one(client: Any) -> PyTree:
+            i, c = client
+            there = jnp.minimum(i, len(rows.A) - 1)  # on a mesh an unused place is after the last client
+            f = OnePass(self.params.loss, *rows, kernel.interpret, there)
+            return update(f, c, self._key(self.data.ids[i]))
+
+        return jax.vmap(one)((who, jax.tree.map(lambda leaf: leaf[who], states)))
 
     def _participants_in_turn(self, update: ClientUpdate, states: PyTree, who: Array) -> PyTree:
         """Full gradients of one participant after another: the cost does not depend on the number of other clients."""
@@ -429,25 +445,31 @@ def _drift(options: ProgramOptions, p: Array, z: Array, recorded: Array | bool) 
 
 
 def one_round(
-    params: Parameters, data: PaddedDataset, options: ProgramOptions, rows: KernelRows, carry: Carry,
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, rows: KernelRows, carry: Carry, who: Array | None,
     recorded: Array | bool = True,
 ) -> Carry:  # fmt: skip
-    """Draw the participants of a round and run it."""
-    draw = _sample if options.axis is None else _sample_on_device
-    return round_of(params, data, options, rows, carry, draw(params, data, options, carry.r), recorded)
+    """Run a round with its participants (`drawn`)."""
+    of = _sample if options.axis is None else _sample_on_device
+    return round_of(params, data, options, rows, carry, of(params, data, options, who), recorded)
 
 
-def _sample(params: Parameters, data: PaddedDataset, options: ProgramOptions, r: Array) -> Sample:
-    """The participants of round r."""
-    k, scheme, given = options.participants, options.scheme, params.probabilities
-    everyone = k == len(data.weight)
-    who = jnp.arange(k) if everyone else participants(scheme, given, params.key, r, data.ids, k)
-    weights, weight = mean_weights(scheme, given, data.weight, who)
-    return Sample(None if everyone else who, weights, jnp.asarray(weight, weights.dtype), data.weight[who])
+def drawn(params: Parameters, data: PaddedDataset, options: ProgramOptions, r: Array) -> Array | None:
+    """The participants of round r, by their positions among all clients; None for everybody."""
+    ids = data.ids if params.layout is None else params.layout.ids
+    if options.participants == len(ids):
+        return None
+    return participants(options.scheme, params.probabilities, params.key, r, ids, options.participants)
 
 
-def _sample_on_device(params: Parameters, data: PaddedDataset, options: ProgramOptions, r: Array) -> Sample:
-    """The participants of round r that are on this device; all devices draw the same ones.
+def _sample(params: Parameters, data: PaddedDataset, options: ProgramOptions, who: Array | None) -> Sample:
+    """The participants with their weights."""
+    everyone = jnp.arange(options.participants) if who is None else who
+    weights, weight = mean_weights(options.scheme, params.probabilities, data.weight, everyone)
+    return Sample(who, weights, jnp.asarray(weight, weights.dtype), data.weight[everyone])
+
+
+def _sample_on_device(params: Parameters, data: PaddedDataset, options: ProgramOptions, who: Array | None) -> Sample:
+    """The participants that are on this device; all devices draw the same ones.
 
     The arrays have room for as many as could be here. Unused places have the position after the last client, weight 0, and
     a state that is dropped.
@@ -455,10 +477,9 @@ def _sample_on_device(params: Parameters, data: PaddedDataset, options: ProgramO
     layout, axis, k, n = params.layout, options.axis, options.participants, len(data.weight)
     assert layout is not None
     assert axis is not None
-    if k == len(layout.ids):
+    if who is None:
         weight = layout.weight.sum()
         return Sample(None, data.weight / weight, weight, data.weight)
-    who = participants(options.scheme, params.probabilities, params.key, r, layout.ids, k)
     weights, weight = mean_weights(options.scheme, params.probabilities, layout.weight, who)
     place = layout.place[who] - jax.lax.axis_index(axis) * n
     here = jnp.nonzero((place >= 0) & (place < n), size=min(k, n), fill_value=k)[0]
@@ -537,7 +558,25 @@ def _rounds(
     @mapped
     def one(params: Parameters, carry: Carry, when: tuple[Array, Array]) -> Carry:
         r, recorded = when
-        return one_round(params, data, options, rows, carry._replace(r=r), recorded)
+        who = drawn(params, data, options, r)
+        return one_round(params, data, options, rows, carry._replace(r=r), who, recorded)
+
+    def block(b: Array, carry: Carry) -> Carry:
+        """Rounds whose participants are drawn at once: a GPU sorts many draws in the time of one."""
+        start = b * together
+        who = jax.vmap(lambda r: drawn(params, data, options, r))(carry.r + jnp.arange(together))
+
+        def step(j: Array, carry: Carry) -> Carry:
+            mine = None if who is None else who[j]
+            return one_round(params, data, options, rows, carry, mine, start + j == every - 1)
+
+        return jax.lax.fori_loop(0, jnp.minimum(together, every - start), step, carry)
+
+    def until_record(carry: Carry, r: Array) -> Carry:
+        """`every` rounds from r on."""
+        if for_all is None and together > 1:  # in a grid the members of a seed share its draw
+            return jax.lax.fori_loop(0, (every + together - 1) // together, block, carry)
+        return jax.lax.fori_loop(0, every, lambda j, c: one(params, c, (r + j, j == every - 1)), carry)
 
     @mapped
     def unless_ended(_: Parameters, states: tuple[Array, Carry, Carry], __: Any) -> Carry:
@@ -547,7 +586,7 @@ def _rounds(
     def record(loop: Any) -> Any:
         k, ended, before, buffers = loop
         r = first + k * every
-        carry = jax.lax.fori_loop(0, every, lambda j, c: one(params, c, (r + j, j == every - 1)), before)
+        carry = until_record(before, r)
         if for_all is not None:  # a single run ends with the loop
             carry = unless_ended(params, (ended, before, carry), None)
         found = evaluate(params, carry, None)
@@ -555,6 +594,7 @@ def _rounds(
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (r, *found))
         return k + 1, ends(params, (carry, found), None), carry, buffers
 
+    together = options.drawn_together
     rows = kernel_rows(data, options.kernel)
     first = carry.r.max()  # members that have ended stay behind
     found = evaluate(params, carry, None)
