@@ -226,10 +226,7 @@ def fast_fedda_slow(traces: Traces) -> Check:
     return measured, holds
 
 
-@_claim(
-    "With mini-batches (b = 20) Algorithm 1 ends at a neighbourhood, the nearest of all methods",
-    "Fig. 1 right, section 4",
-)
+@_claim("With mini-batches (b = 20) Algorithm 1 ends at the nearest neighbourhood", "Fig. 1 right, section 4")
 def stochastic_floor(traces: Traces) -> Check:
     runs = {name: traces[Key(Group.STOCHASTIC, name)] for name in METHODS}
     floors = {name: [_floor(t) for t in seeds] for name, seeds in runs.items()}
@@ -421,9 +418,7 @@ def corollary_1(traces: Traces) -> Check:
     return within_bound(traces, Group.COROLLARY)
 
 
-@_claim(
-    "The bound of Corollary 1 holds with x* on the boundary too, which its assumption leaves out", "beyond the paper"
-)
+@_claim("The bound of Corollary 1 holds with x* on the boundary too, which it leaves out", "beyond the paper")
 def corollary_boundary(traces: Traces) -> Check:
     return within_bound(traces, Group.BOUNDARY)
 
