@@ -14,7 +14,7 @@ order of the differences between the Hessians: beta = 0 diverges when they diffe
 length eta tau has the same effect. The mean of sparse z_i is sparse only where all of them have their zeros.
 
 Reference: Sun, Daneshmand, Scutari, "Distributed Optimization Based on Gradient Tracking Revisited: Enhancing Convergence Rate via
-Surrogation", 2022 (SIAM Journal on Optimization; arXiv 1905.02637), in its form for a star; smooth: Shamir, Srebro, Zhang,
+Surrogation", 2022 (arXiv 1905.02637), in its form for a star; smooth: Shamir, Srebro, Zhang,
 "Communication-Efficient Distributed Optimization using an Approximate Newton-type Method", ICML 2014. Reconstruction: the
 papers were not at hand, so lines carry no numbers. Deviations: tau local steps instead of exact solves, so that theorems about
 exact solves do not cover it; weights p_i instead of 1/n. Mini-batches are used in the local steps only.
@@ -70,7 +70,7 @@ class DANE(Algorithm[Server, Anchor, Mean, Update]):
     citation = Citation(
         "Sun, Daneshmand, Scutari", 2022,
         "Distributed Optimization Based on Gradient Tracking Revisited: Enhancing Convergence Rate via Surrogation",
-        "SIAM Journal on Optimization", reconstructed=True,
+        "arXiv 1905.02637", reconstructed=True,
     )  # fmt: skip
     composite = True
     exact = True
