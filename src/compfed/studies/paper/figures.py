@@ -48,7 +48,7 @@ def _methods(traces: Traces, group: Group, names: Sequence[str]) -> list[Curve]:
 def _figure_1(traces: Traces) -> Figure:
     shown = [*METHODS, *(name for name in FAST_FEDDAS[1:] if Key(Group.FULL, name) in traces)]
     full, stochastic = _methods(traces, Group.FULL, shown), _methods(traces, Group.STOCHASTIC, METHODS)
-    panels = [Panel("Full gradients", full), Panel("Mini-batches, b = 20", stochastic, legend="center right")]
+    panels = [Panel("Full gradients", full), Panel("Mini-batches, b = 20", stochastic, legend=None)]
     caption = (
         "Figure 1: Algorithm 1 (DecoupledProx) against FedMid, FedDA and Fast-FedDA; η = η_g = 1, τ = 5. "
         "Fast-FedDA has the constant weights of its authors' code; where the left panel shows linear and quadratic weights too, those are "
