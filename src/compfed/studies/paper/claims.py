@@ -126,11 +126,11 @@ def _final(trace: Trace) -> float:
 
 
 def _floor(trace: Trace) -> float:
-    """Mean optimality over the last quarter of the rounds; a floor only if `_is_flat`."""
+    """Mean optimality over the last quarter of the rounds; a floor only if `is_flat`."""
     return float(trace["optimality"][-max(len(trace) // 4, 1) :].mean())
 
 
-def _is_flat(runs: Sequence[Trace]) -> bool:
+def is_flat(runs: Sequence[Trace]) -> bool:
     """Whether the error has stopped falling: its mean over the last quarter of the rounds against that over the quarter before.
 
     Over seeds the logarithm of the ratio may be below zero by a tenth, or by two standard errors if that is more.
@@ -146,7 +146,7 @@ def _is_flat(runs: Sequence[Trace]) -> bool:
 
 def _ends(floors: Mapping[str, float], runs: Mapping[str, Sequence[Trace]]) -> dict[str, object]:
     """The errors at the end: a floor only where the error has stopped falling."""
-    flat = {name: floor for name, floor in floors.items() if _is_flat(runs[name])}
+    flat = {name: floor for name, floor in floors.items() if is_flat(runs[name])}
     falling = {name: floor for name, floor in floors.items() if name not in flat}
     found: dict[str, object] = {"relative error at the floor": flat} if flat else {}
     return found | ({"relative error at the end, still falling": falling} if falling else {})
@@ -233,7 +233,7 @@ def stochastic_floor(traces: Traces) -> Check:
     ours, *others = floors.values()
     share = float(np.mean(np.array(ours) < np.min(others, axis=0)))
     measured = _ends({name: float(np.median(f)) for name, f in floors.items()}, runs)
-    return measured | {"share of seeds in which Algorithm 1 is nearest": share}, share == 1.0 and _is_flat(
+    return measured | {"share of seeds in which Algorithm 1 is nearest": share}, share == 1.0 and is_flat(
         runs[METHODS[0]]
     )
 
@@ -252,7 +252,7 @@ def tau_faster(traces: Traces) -> Check:
     taus = {f"{key.value:g}": traces[key] for key in keys(traces, Group.TAU)}
     taus |= {"10": traces[Key(Group.ETA, "eta", 0.2)]}
     measured, rounds, floors = _speed_and_floor(taus, 0.01)
-    flat = [floor for floor, runs in zip(floors, taus.values(), strict=True) if _is_flat(runs)]
+    flat = [floor for floor, runs in zip(floors, taus.values(), strict=True) if is_flat(runs)]
     if flat:
         measured["largest floor over smallest"] = max(flat) / min(flat)
     ordered = rounds[0] < np.inf and all(a > b for a, b in itertools.pairwise(rounds))
@@ -338,7 +338,7 @@ def inexact_splitting(traces: Traces) -> Check:
     """The two are one method; see their files."""
     trace = traces[Key(Group.SPLITTING, "centre")]
     measured = {"relative error at the floor": _final(trace[0]), "rounds": int(trace[0]["round"][-1])}
-    return measured, _is_flat(trace) and _final(trace[0]) > 0.05
+    return measured, is_flat(trace) and _final(trace[0]) > 0.05
 
 
 @_claim("Started at the previous local model they are exact, with five local steps in every round", "beyond the paper")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from compfed.report.figures import Curve, Panel, draw
+from compfed.studies.paper.claims import is_flat
 from compfed.studies.paper.experiments import ALGORITHM_1, FAST_FEDDA, FAST_FEDDAS, METHODS, Group, Key, Traces, keys
 from compfed.trace import Trace
 
@@ -94,9 +95,12 @@ def _figure_2(traces: Traces) -> Figure:
     taus.append(Curve("τ = 10", traces[Key(Group.ETA, "eta", 0.2)], 2))
     caption = (
         "Figure 2: impact of the step size and of the number of local steps on Algorithm 1; b = 50, median and "
-        "10-90 % band over seeds. With the smallest step the error still falls at the end: no floor is reached. "
-        + NOT_STATED
+        "10-90 % band over seeds. "
     )
+    falling = [curve.label for curve in (*etas, *taus) if not is_flat(curve.traces)]
+    if falling:
+        caption += f"Still falling at the end, so that no floor is reached: {', '.join(falling)}. "
+    caption += NOT_STATED
     return "figure-2", [Panel("Step size, τ = 10", etas), Panel("Local steps, η = 0.2", taus)], caption
 
 
