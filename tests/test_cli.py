@@ -344,7 +344,7 @@ def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
     found = json.loads((out / "claims.json").read_text())
     assert status == 1  # 60 rounds are not enough for 1e-12
     assert not next(c for c in found if c["id"] == "exact-linear")["holds"]
-    assert all(set(c) == {"id", "claim", "where", "measured", "holds"} for c in found)
+    assert all(set(c) == {"id", "claim", "where", "paper", "measured", "holds"} for c in found)
     # identities do not need rounds: they hold at any size
     for name in ("one-vector", "zero-mean-correction", "equation-2", "fixed-point-appendix", "fixed-point-every-n"):
         assert next(c for c in found if c["id"] == name)["holds"], name
@@ -358,7 +358,7 @@ def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
     assert all(c["id"] in page for c in found)
     # the report says in plain words, with its numbers, how little Theorem 1 says on the paper's own problem
     theorem = next(c for c in found if c["id"] == "theorem-1")["measured"]
-    first, last = theorem["theorem 1: the paper's problem"]["lyapunov_first_last"]
+    first, last = theorem["theorem 1: the paper's problem"]["Lyapunov function, first and last"]
     assert 0.95 * first < last < first
     note = theorem["note"]
     assert "nearly vacuous on the paper&#x27;s own problem" in page
@@ -390,6 +390,42 @@ def test_claims_fail_on_traces_that_contradict_them():
     fedmid, fedda = Key(Group.FULL, "FedMid"), Key(Group.FULL, "FedDA")
     assert neighbourhood({fedmid: [floor], fedda: [floor]}).holds
     assert not neighbourhood({fedmid: [floor], fedda: [exact]}).holds
+    coupling, coupled = CHECKS["coupling"], Key(Group.COUPLED, "NaiveCoupled")
+    for model, left, holds in ((1.0, 0, True), (1.0, 3, False), (0.3, 0, False)):
+        assert coupling({coupled: [trace_of(np.full(9, model), nonzeros=np.full(9, left))]}).holds is holds
+    warm, centre = (Key(Group.SPLITTING, start) for start in ("previous", "centre"))
+    assert CHECKS["warm-started-splitting"]({warm: [exact]}).holds
+    assert not CHECKS["warm-started-splitting"]({warm: [floor]}).holds
+    assert CHECKS["inexact-splitting"]({centre: [floor]}).holds
+    assert not CHECKS["inexact-splitting"]({centre: [exact]}).holds
+
+
+def test_a_floor_is_called_a_floor_only_where_the_error_has_stopped_falling():
+    r = np.arange(401)
+    rng = np.random.default_rng(0)
+
+    def runs(curve: np.ndarray) -> list[cf.Trace]:
+        return [trace_of(curve * np.exp(0.1 * rng.standard_normal(401))) for _ in range(5)]
+
+    flat, falling = runs(np.maximum(0.9**r, 1e-2)), runs(np.maximum(0.9**r, 0.1 * 0.995**r))
+    keyed = {Key(Group.ETA, "eta", eta): traces for eta, traces in ((1.0, flat), (0.2, flat), (0.02, falling))}
+    measured = CHECKS["eta-trade-off"](keyed).measured
+    assert set(measured["relative error at the floor"]) == {"1", "0.2"}  # pyright: ignore[reportArgumentType]
+    assert set(measured["relative error at the end, still falling"]) == {"0.02"}  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("power", "holds"), [(0.5, True), (0.25, False), (1.0, False)])
+def test_the_power_with_which_the_floor_falls_is_measured(power, holds):
+    """Floors made up as (1/b - 1/m)^power and n^-power."""
+    how = {"problem": {"samples": {"largest": 200}}}
+    found = {}
+    for group, name, values in ((Group.BATCH, "b", (10, 40, 160)), (Group.CLIENTS, "n", (30, 120))):
+        for value in values:
+            noise = 1 / value - (1 / 200 if name == "b" else 0)
+            found[Key(group, name, value)] = [replace(trace_of(np.full(40, noise**power)), provenance=how)]
+    claim = CHECKS["residual"](found)
+    assert claim.holds is holds
+    assert [claim.measured[f"power of the noise, 1/{name}"] for name in "bn"] == pytest.approx([power] * 2)
 
 
 def test_the_theorem_s_bound_is_its_formula_and_can_be_broken():

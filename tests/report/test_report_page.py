@@ -212,7 +212,7 @@ def test_a_comparison_of_sites_says_whether_federated_is_pooled(pages):
 
 def test_the_page_of_the_paper_names_the_claims_that_fail(pages):
     text = pages["paper"].read_text(encoding="utf-8")
-    assert "1 of 2 claims hold." in text
+    assert "1 of 2 claims of the paper hold." in text
     assert "These do not: slow." in text
     assert "One figure." in text
 

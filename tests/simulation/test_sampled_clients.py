@@ -68,7 +68,12 @@ SUMS = ("FedDR", "FedADMM", "FedPLT")
 
 
 def test_every_method_that_can_sample_is_looked_at_here():
-    ratio = {"Scaffold", "DecoupledProx", "VarianceReducedDecoupledProx"}  # by name, with the reason in their files
+    ratio = {
+        "Scaffold",
+        "DecoupledProx",
+        "VarianceReducedDecoupledProx",
+        "FedDyn",
+    }  # by name, with the reason in their files
     assert {n for n, c in ALGORITHMS.items() if c.sampling != "no"} == {*MEANS, *SUMS} | ratio
     assert {n for n, c in ALGORITHMS.items() if c.sampling != "no" and c.schemes[0] == "self-normalised"} == ratio
     assert all(c.schemes for c in ALGORITHMS.values() if c.sampling != "no")

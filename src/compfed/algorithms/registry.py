@@ -11,13 +11,16 @@ from compfed.algorithms.accelerated_decoupled_prox import AcceleratedDecoupledPr
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.compressed_decoupled_prox import CompressedDecoupledProx
 from compfed.algorithms.coupled_control_variates import CoupledControlVariates
+from compfed.algorithms.dane import DANE
 from compfed.algorithms.decoupled_prox import DecoupledProx
 from compfed.algorithms.fast_fedda import FastFedDA
 from compfed.algorithms.fedadmm import FedADMM
 from compfed.algorithms.fedavg import FedAvg
 from compfed.algorithms.fedda import FedDA
 from compfed.algorithms.feddr import FedDR
+from compfed.algorithms.feddyn import FedDyn
 from compfed.algorithms.fedmid import FedMid
+from compfed.algorithms.fednl import FedNL
 from compfed.algorithms.fedpd import FedPD
 from compfed.algorithms.fedplt import FedPLT
 from compfed.algorithms.fedprox import FedProx
@@ -26,9 +29,11 @@ from compfed.algorithms.fista import FISTA
 from compfed.algorithms.mime import Mime, MimeLite
 from compfed.algorithms.naive_coupled import NaiveCoupled
 from compfed.algorithms.normal_map import NormalMap
+from compfed.algorithms.prox_giant import ProxGIANT
 from compfed.algorithms.proximal_gradient import ProximalGradient
 from compfed.algorithms.scaffnew import Scaffnew
 from compfed.algorithms.scaffold import Scaffold
+from compfed.algorithms.sdane import SDANE
 from compfed.algorithms.server_prox import ServerProx
 from compfed.algorithms.variance_reduced_decoupled_prox import VarianceReducedDecoupledProx
 from compfed.errors import InputError
@@ -37,9 +42,9 @@ if TYPE_CHECKING:
     pass
 
 __all__ = [
-    "ALGORITHMS", "FISTA", "AcceleratedDecoupledProx", "CompressedDecoupledProx", "CoupledControlVariates",
-    "DecoupledProx", "FastFedDA", "FedADMM", "FedAvg", "FedDA", "FedDR", "FedMid", "FedPD", "FedPLT", "FedProx",
-    "FedSplit", "Mime", "MimeLite", "NaiveCoupled", "NormalMap", "ProximalGradient", "Scaffnew", "Scaffold",
+    "ALGORITHMS", "DANE", "FISTA", "SDANE", "AcceleratedDecoupledProx", "CompressedDecoupledProx", "CoupledControlVariates",
+    "DecoupledProx", "FastFedDA", "FedADMM", "FedAvg", "FedDA", "FedDR", "FedDyn", "FedMid", "FedNL", "FedPD", "FedPLT", "FedProx",
+    "FedSplit", "Mime", "MimeLite", "NaiveCoupled", "NormalMap", "ProxGIANT", "ProximalGradient", "Scaffnew", "Scaffold",
     "ServerProx", "VarianceReducedDecoupledProx", "find", "known", "register",
 ]  # fmt: skip
 
@@ -48,9 +53,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.__name__: cls
     for cls in (
         DecoupledProx, FedMid, FedDA, FastFedDA, ProximalGradient, FISTA,
-        FedAvg, FedProx, Scaffold, Mime, MimeLite, FedSplit, FedPD, FedDR, FedADMM, NaiveCoupled, CoupledControlVariates,
-        Scaffnew, FedPLT, NormalMap, ServerProx, CompressedDecoupledProx, AcceleratedDecoupledProx,
-        VarianceReducedDecoupledProx,
+        FedAvg, FedProx, Scaffold, Mime, MimeLite, FedSplit, FedPD, FedDR, FedADMM, FedDyn, NaiveCoupled,
+        CoupledControlVariates, Scaffnew, FedPLT, NormalMap, ServerProx, CompressedDecoupledProx, AcceleratedDecoupledProx,
+        VarianceReducedDecoupledProx, DANE, SDANE, ProxGIANT, FedNL,
     )
 }  # fmt: skip
 

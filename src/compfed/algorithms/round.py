@@ -164,6 +164,34 @@ def message_shapes(algorithm: Algorithm, g: Regulariser, d: int, dtype: Any) -> 
     return _shapes[case]
 
 
+_uses_hessian: dict[Any, bool] = {}
+
+
+def uses_hessian(algorithm: Algorithm, g: Regulariser, d: int, dtype: Any) -> bool:
+    """Whether a client asks for its Hessian in a round."""
+    dtype = np.dtype(dtype)
+    case = (jax.tree.structure(algorithm), jax.tree.structure(g), d, dtype)
+    if case not in _uses_hessian:
+        if len(_uses_hessian) >= MAX_CACHED:
+            _uses_hessian.clear()
+        f = _AsksForHessian()
+        with precision(dtype):
+            x0 = jax.ShapeDtypeStruct((d,), dtype)
+            jax.eval_shape(lambda x0: round_of_one_client(algorithm, f, g, g, x0).after, x0)
+        _uses_hessian[case] = f.asked
+    return _uses_hessian[case]
+
+
+class _AsksForHessian(ZeroLoss):
+    """A zero loss that remembers whether it was asked for its Hessian."""
+
+    asked = False
+
+    def hessian(self, x: Array, W: Array | None = None) -> Array:
+        self.asked = True
+        return super().hessian(x, W)
+
+
 def array_bytes(messages: Iterable[PyTree]) -> int:
     """The bytes of the arrays in some messages, or of the arrays that their shapes stand for."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(list(messages)))

@@ -64,13 +64,13 @@ def _add_reproduce(commands: Commands) -> None:
 
 def reproduce_paper(args: argparse.Namespace) -> int:
     """Run `compfed reproduce`; return its exit status."""
-    from compfed.studies.paper.claims import claims_table
+    from compfed.studies.paper.claims import claims_table, verdict
     from compfed.studies.paper.reproduce import reproduce
 
     claims = reproduce(args.out, quick=args.quick, seeds=args.seeds)
     held = sum(claim.holds for claim in claims)
     print(claims_table(claims))
-    print(f"\n{held} of {len(claims)} claims hold. Report: {args.out / 'report.html'}")
+    print(f"\n{verdict(claims)} Report: {args.out / 'report.html'}")
     return 0 if held == len(claims) else 1
 
 

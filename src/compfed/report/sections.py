@@ -763,9 +763,13 @@ def _score_table(c: Any, measure: str) -> str:
 def paper_page(record: Record, folder: Path | None) -> Page:
     """The claims of the paper and its figures."""
     claims = record["claims"]
-    held = sum(bool(claim["holds"]) for claim in claims)
+    ours, papers = (
+        [bool(c["holds"]) for c in claims if (c["where"] == "beyond the paper") == mine] for mine in (True, False)
+    )
     failed = [claim["id"] for claim in claims if not claim["holds"]]
-    said = [f"{held} of {len(claims)} claims hold."]
+    said = [f"{sum(papers)} of {len(papers)} claims of the paper hold."]
+    if ours:
+        said.append(f"Of our own beyond it {sum(ours)} of {len(ours)} hold.")
     said.append(
         f"These do not: {join_names(failed, most=10)}."
         if failed
@@ -806,7 +810,9 @@ def _claims_table(claims: Sequence[Record]) -> str:
         )
         rows += (
             f'<tr id="{html.text(claim["id"])}"><td class="{mark}">{verdict}</td><td>{html.text(claim["claim"])}'
-            f'<div class="measured">{measured}</div></td><td class="where">{html.text(claim["where"])}</td></tr>'
+            f'<div class="measured">{measured}</div></td><td>{html.text(claim.get("paper", ""))}</td>'
+            f'<td class="where">{html.text(claim["where"])}</td></tr>'
         )
-    head = "<thead><tr><th>Verdict</th><th>Claim and measurements</th><th>Where</th></tr></thead>"
+    columns = ("Verdict", "Claim and measurements", "What the paper says", "Where")
+    head = f"<thead><tr>{''.join(f'<th>{column}</th>' for column in columns)}</tr></thead>"
     return f'<div class="scroll"><table class="wide claims">{head}<tbody>{rows}</tbody></table></div>'

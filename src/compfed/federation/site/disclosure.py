@@ -20,6 +20,7 @@ from scipy.sparse import issparse
 from compfed._utils.array_namespace import Numbers, namespace, product
 from compfed._utils.text import shapes_shown
 from compfed._utils.validation import check_bool, check_int, check_nonnegative
+from compfed.algorithms.round import uses_hessian
 from compfed.errors import InputError
 from compfed.federation.queries import (
     QUERIES,
@@ -376,6 +377,12 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, guard: Guard) -> None:
             raise _Broken("it allows no mini-batches (allow_minibatches); use full gradients")
         if run.batch_size < policy.min_rows or run.objective.subset is not None:
             raise _Broken("a mini-batch needs min_rows rows or more, of all rows and not of a fold")
+    x0 = run.x0
+    if policy.max_hessian_share != np.inf and uses_hessian(run.algorithm, run.regulariser, x0.size, x0.dtype):
+        raise _Broken(
+            f"{type(run.algorithm).__name__} makes its updates of Hessians, which would be neither rounded nor counted; use "
+            "ProximalNewton, or a first-order method"
+        )
     if not np.isfinite(float(run.regulariser(np.zeros_like(run.x0)))):
         raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
 

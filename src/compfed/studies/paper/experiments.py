@@ -38,6 +38,7 @@ class Size:
     etas: tuple[float, float, float] = (1.0, 0.2, 0.02)  # Figure 2, left
     long_rounds: int = 2000  # Figure 2: until the slower settings reach their floor
     slowest_rounds: int = 4000  # Figure 2, left, the smallest eta
+    batches: tuple[int, int, int] = (10, 40, 160)  # how the floor depends on the mini-batch
     draws: int = 5  # of the data, for claims that depend on it
     theory_rounds: int = 3000
     seeds: int = 5
@@ -46,7 +47,7 @@ class Size:
 
 QUICK = Size(
     clients=10, samples=200, stochastic_rounds=200, etas=(1.0, 0.2, 0.05), long_rounds=1800, slowest_rounds=1600, draws=1,
-    theory_rounds=600, seeds=2, everything=False,
+    batches=(5, 10, 20), theory_rounds=600, seeds=2, everything=False,
 )  # fmt: skip
 
 
@@ -74,9 +75,14 @@ class Group(StrEnum):
     SPARSE_ABLATION = "sparse: local prox"
     ETA = "impact of eta"  # Figure 2, left
     TAU = "impact of tau"  # Figure 2, right
+    BATCH = "impact of b"  # the floor against the size of the mini-batches
+    CLIENTS = "impact of n"  # the floor against the number of clients
+    SPLITTING = "FedDR"  # with a fixed number of local steps
+    COUPLED = "coupled"  # the prox between gradients and the mean
     DRAWS = "draws"  # methods on other draws of the data
     THEOREM = "theorem 1"
     COROLLARY = "corollary 1"
+    BOUNDARY = "corollary 1, x* on the boundary"  # which it leaves out
     EQUATION_2 = "equation 2"
     FIXED_POINT = "fixed point"
 
@@ -100,8 +106,8 @@ Traces = dict[Key, list[Trace]]  # one trace per seed
 
 ALGORITHM_1 = Key(Group.FULL, "DecoupledProx")
 PAPERS_PROBLEM = Key(Group.THEOREM, "the paper's problem")
-FAST_FEDDA = "FastFedDA (quadratic)"  # the schedule that the figures show
-FAST_FEDDAS = (FAST_FEDDA, "FastFedDA (linear)", "FastFedDA (constant)")
+FAST_FEDDA = "FastFedDA (constant)"  # the schedule of its authors' code
+FAST_FEDDAS = (FAST_FEDDA, "FastFedDA (linear)", "FastFedDA (quadratic)")
 METHODS = ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA)  # of the paper
 
 
@@ -139,6 +145,8 @@ def experiments(size: Size) -> Iterator[Experiment]:
     yield from local_prox_rules(Group.ABLATION, paper, size)
     yield from sparse_methods(problem.replace(regulariser=regularisers.L1(1e-3)), size)
     yield from steps_varied(paper, size)
+    yield from residual_varied(paper, size)
+    yield from remarks(paper, size)
     yield from theorem_experiments(size)
     zhat = Key(Group.EQUATION_2, "DecoupledProx, upload zhat")
     yield _one(zhat, paper, replace(A1, upload="model"), 60, measure=eq2_gap)
@@ -168,7 +176,7 @@ def over_seeds(
 def methods_compared(paper: Solved, size: Size) -> Iterator[Experiment]:
     """Figure 1: the methods of the paper with full gradients and with mini-batches; others beside them."""
     L = paper.problem.lipschitz
-    schedules = (alg.fast_fedda.Quadratic(L), alg.fast_fedda.Linear(L), alg.fast_fedda.Constant(L))
+    schedules = (alg.fast_fedda.Constant(L), alg.fast_fedda.Linear(L), alg.fast_fedda.Quadratic(L))
     full: dict[str, alg.Algorithm] = {
         "DecoupledProx": A1,
         "FedMid": FEDMID,
@@ -218,6 +226,34 @@ def steps_varied(paper: Solved, size: Size) -> Iterator[Experiment]:
     for tau in (2, 5) if size.everything else (2,):
         yield line(Key(Group.TAU, "tau", tau), alg.DecoupledProx(eta=0.2, tau=tau), size.long_rounds)
     yield from others
+
+
+def residual_varied(paper: Solved, size: Size) -> Iterator[Experiment]:
+    """The floor with mini-batches against their size, and against the number of clients.
+
+    For the second every client is there once, twice or four times: objective, minimiser and noise of a gradient stay the same.
+    """
+
+    def line(key: Key, case: Solved, batch: int) -> Experiment:
+        return _one(key, case, A1, size.stochastic_rounds, size.seeds, batch_size=batch, record_every=4)
+
+    for batch in size.batches:
+        yield line(Key(Group.BATCH, "b", batch), paper, batch)
+    small = paper_problem(min(size.samples, 500), size.clients)
+    star = solve_pooled(small)
+    for copies in (1, 4):
+        features, labels = (list(rows) * copies for rows in (small.sites.features, small.sites.labels))
+        many = Problem(small.loss, small.regulariser, from_arrays(features, labels))
+        yield line(Key(Group.CLIENTS, "n", many.n), Solved(many, star), size.batches[0])
+
+
+def remarks(paper: Solved, size: Size) -> Iterator[Experiment]:
+    """What the paper says of other methods in passing: FedDR (and FedADMM) with a fixed number of local steps, and coupling."""
+    lam, rounds = 30.0, size.rounds // 2
+    eta = 1.0 / (float(paper.problem.client_lipschitz.max()) + 1.0 / lam)
+    for start in ("centre", "previous"):
+        yield _one(Key(Group.SPLITTING, start), paper, alg.FedDR(eta=eta, lam=lam, tau=5, start=start), rounds)
+    yield _one(Key(Group.COUPLED, "NaiveCoupled"), paper, alg.NaiveCoupled(eta=1.0, tau=5), rounds)
 
 
 def eq2_gap(loss, g, data, algorithm, server, clients):
@@ -287,6 +323,8 @@ def theorem_experiments(size: Size) -> Iterator[Experiment]:
     yield _theorem_runs(Key(Group.THEOREM, "ridge 1"), well, size.theory_rounds)
     yield _theorem_runs(Key(Group.COROLLARY, "ball, ridge 1"), ball, size.theory_rounds)
     yield _theorem_runs(PAPERS_PROBLEM, paper, 500)
+    small_ball = well.replace(regulariser=regularisers.L2Ball(0.01))  # cuts the minimiser of f off
+    yield _theorem_runs(Key(Group.BOUNDARY, "ball, ridge 1"), small_ball, size.theory_rounds)
     if size.everything:
         yield _theorem_runs(Key(Group.THEOREM, "ridge 1, b = 20"), well, size.theory_rounds, 20, size.seeds)
         yield _theorem_runs(Key(Group.COROLLARY, "ball, ridge 1, b = 20"), ball, size.theory_rounds, 20, size.seeds)
