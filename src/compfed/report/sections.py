@@ -420,19 +420,36 @@ def _evaluation_parts(record: Record) -> list[Part]:
     ]
     for key in keys:
         if key != "auc":
-            rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+            each = [found[name].get(key) for name in columns]
+            rows.append([words.MEASURES[key], *map(_measure, each)])
+            if any(one is not None and None not in one[1:] and one[2] - one[1] > words.BOUNDED for one in each):
+                rows.append(
+                    [
+                        f"rounding bounds of the {words.MEASURES[key]}",
+                        *("-" if one is None else _bounds(*one) for one in each),
+                    ]
+                )
+            if key in (evaluation.get("confidence") or {}):
+                head = f"95 % confidence interval of the {words.MEASURES[key]} (Wilson)"
+                rows.append([head, *(words.share_interval(one, key) for one in columns.values())])
             continue
         each = [found[name].get(key) for name in columns]
         rows.append(["AUC (ties count half)", *("-" if one is None else f"{one[0]:.3f}" for one in each)])
         rows.append(["rounding bounds of the AUC", *("-" if one is None else _bounds(*one) for one in each)])
-        rows.append(["confidence interval of the AUC", *map(words.confidence, columns.values())])
+        rows.append(["95 % confidence interval of the AUC (DeLong)", *map(words.confidence, columns.values())])
     note = ""
-    if any(" to " in cell for row in rows for cell in row[1:]):
+    if any(" to " in cell for row in rows for cell in row[1:] if row[0].startswith("rounding")):
         why = {
             True: ": counts are known to blocks of rows only",
             False: ": some scores were not told apart",
         }.get(evaluation.get("rounded_counts"), "")
-        note = html.paragraph(f"Rounding bounds, a to b, contain the value for certain{why}.", "note")
+        note = html.paragraph(
+            f"Rounding bounds contain the value of these rows for certain{why}; the value is their middle.", "note"
+        )
+    if any(row[0].startswith("95 %") and " to " in "".join(row[1:]) for row in rows):
+        note += html.paragraph(
+            "Confidence intervals are about other rows like these; the rows are taken as independent.", "note"
+        )
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
     plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
     return [*parts, plots] if plots else parts
@@ -447,9 +464,7 @@ def _bounds(value: Any, low: Any, high: Any) -> str:
 def _measure(found: Sequence[Any] | None) -> str:
     if found is None:
         return "-"
-    value, low, high = found
-    if low is not None and high is not None and high - low > words.BOUNDED:
-        return f"{low:.3f} to {high:.3f}"
+    value = found[0]
     return f"{value:.3f}" if abs(value) < 100 else words.number(value)
 
 

@@ -186,7 +186,7 @@ def goodness(result: Record) -> list[str]:
         if low is not None and high is not None and high - low > BOUNDED:
             said.append(f"Rounding bounds: {low:.3f} to {high:.3f}, which contain it for certain.")
         if key == "auc":
-            said.append(f"Confidence interval: {confidence(evaluation)}.")
+            said.append(f"95 % confidence interval (DeLong): {confidence(evaluation)}.")
     if evaluation and evaluation.get("how"):
         said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
     cv = result.get("cv")
@@ -222,6 +222,12 @@ def confidence(evaluation: Record | None) -> str:
     auc = (evaluation or {}).get("auc") or {}
     low, high = auc.get("confidence_low"), auc.get("confidence_high")
     return "not computed" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
+def share_interval(evaluation: Record | None, key: str) -> str:
+    """The confidence interval of a share of rows, such as the sensitivity."""
+    found = ((evaluation or {}).get("confidence") or {}).get(key)
+    return "-" if not found else f"{found[0]:.3f} to {found[1]:.3f}"
 
 
 def measures(evaluation: Record | None) -> list[tuple[str, float, float | None, float | None]]:
