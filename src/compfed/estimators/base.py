@@ -479,7 +479,7 @@ class FederatedModel(BaseEstimator):
     def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
         for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
             delattr(self, name)
-        vars(self).pop("_last_fit", None)
+        vars(self).pop("_summary", None)
         self._last_fit = federation, fitted  # for `summary`; a copy does not have it
         prepared, minimum = fitted.prepared, fitted.minimum
         summary = prepared.summary
@@ -547,8 +547,8 @@ class FederatedModel(BaseEstimator):
         Returns
         -------
         Summary
-            Print it, or take `to_frame()`, `to_csv()`, `plot()` or `likelihood_ratio_test(reduced)`. It is kept as `summary_`, for
-            reports.
+            Print it, or take `to_frame()`, `to_csv()`, `plot()` or `likelihood_ratio_test(reduced)`. The last one is in
+            `to_result()` and in reports.
 
         Examples
         --------
@@ -590,13 +590,13 @@ class FederatedModel(BaseEstimator):
         features = [f"column {j}" for j in range(self.n_features_in_)] if features is None else list(map(str, features))
         classes = [str(c) for c in self.classes_.tolist()] if fitted.prepared.scaling.outputs > 1 else []
         notes = self._notes_of_summary(found, classes)
-        self.summary_ = make_summary(
+        self._summary = make_summary(
             found, estimator=type(self).__name__, kind=REFIT if refit else UNPENALISED, errors=se, weights=weights, level=float(level),
             features=features, compared=comparisons_of(self), classes=classes,
             ratio_name="relative risk ratio" if classes else self.ratio_name, student=likelihood.student, theta=theta, notes=notes,
             communication=cost,
         )  # fmt: skip
-        return self.summary_
+        return self._summary
 
     _estimates_theta = False
 

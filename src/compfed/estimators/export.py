@@ -84,6 +84,7 @@ def result_of(
         "algorithm": plain(getattr(model, "algorithm_", None)),
         "sites": [str(name) for name in getattr(model, "site_names_", ())],
         "schema": None if schema is None else _text(schema),
+        "summary": None if (summary := vars(model).get("_summary")) is None else summary.to_dict(),
         "evaluation": evaluation_of(getattr(model, "evaluation_", None) if evaluation is None else evaluation),
         "table": table,
         "versions": versions(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,26 +17,19 @@ from compfed._utils.text import printable, text_table
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.programs.inference import Inferred
 from compfed.federation.accounting import Communication
-from compfed.report.forest_figure import draw_forest
-from compfed.report.words import ratio_text
+from compfed.report.forest_figure import INTERCEPT, draw_forest
+from compfed.report.words import ERRORS, interval, p_text, ratio_text
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-ERRORS = {
-    "model": "from the model (the Hessian of the log-likelihood)",
-    "HC0": "robust, HC0 (sandwich)",
-    "HC1": "robust, HC1 (sandwich, times n / (n - k))",
-    "cluster": "robust, clustered by site",
-}
 UNPENALISED = "fit without a penalty"
 REFIT = "refit without a penalty of the columns that a penalised fit chose"
 NAIVE = (
     "Naive after selection: these errors, p-values and intervals take the columns as if they had been chosen before the data were seen. "
     "They are too small."
 )
-INTERCEPT = "(intercept)"
 
 
 class LikelihoodRatio(NamedTuple):
@@ -370,15 +363,6 @@ def make_summary(
 # --- numbers as words ---
 
 
-def p_text(p: float) -> str:
-    """A p-value with three digits.
-
-    >>> p_text(0.01234), p_text(1e-9)
-    ('0.0123', '< 0.001')
-    """
-    return "-" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3g}"
-
-
 def _number(value: float) -> str:
     return "-" if np.isnan(value) else f"{value:.4g}"
 
@@ -391,8 +375,8 @@ def _numbers(values: np.ndarray) -> list[str]:
     return [_number(value) for value in values]
 
 
-def _ranges(low: np.ndarray, high: np.ndarray, shown: Any) -> list[str]:
-    return ["-" if np.isnan(a) else f"{shown(a)} to {shown(b)}" for a, b in zip(low, high, strict=True)]
+def _ranges(low: np.ndarray, high: np.ndarray, shown: Callable[[float], str]) -> list[str]:
+    return [interval(a, b, shown) for a, b in zip(low, high, strict=True)]
 
 
 def _plain(value: Any) -> Any:

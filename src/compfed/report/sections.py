@@ -25,6 +25,7 @@ from compfed.report.coefficient_figures import (
     plot_path,
 )  # fmt: skip
 from compfed.report.figures import FLOOR, Curve, Panel, draw_panel
+from compfed.report.forest_figure import INTERCEPT, draw_forest, forest_rows
 from compfed.report.plots import Part, Plot, Series, static_svg, thinned
 from compfed.report.run_result import NETWORK
 from compfed.report.style import AXES, BLACK, BLUE, DASHES, GREY, PALE, blank
@@ -79,6 +80,7 @@ def fit_page(record: Record, folder: Path | None) -> Page:
     if (moved := words.traffic(record)) is not None:
         cards.append(html.card(*moved))
     parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
+    parts += _summary_parts(record)
     parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
     if record.get("table"):
         parts.append(html.section("The table", html.paragraphs(words.table_sentences(record["table"]))))
@@ -208,6 +210,62 @@ def _ratios(record: Record) -> tuple[str, list[str]] | None:
     if not found or np.shape(found["values"])[0] != 1:
         return None
     return found["name"], [words.ratio_text(value) for value in np.asarray(found["values"], float)[0]]
+
+
+def _summary_parts(record: Record) -> list[Part]:
+    """Standard errors, tests and intervals, with a forest plot."""
+    found = record.get("summary")
+    if not found:
+        return []
+    title = "Standard errors and intervals"
+    notes = [html.paragraph(note, "note") for note in found.get("notes", ())]
+    said = [
+        f"{found['kind'][0].upper()}{found['kind'][1:]}; standard errors: {words.ERRORS.get(found['errors'], found['errors'])}."
+    ]
+    if found.get("why_no_errors"):
+        said = [f"No standard errors: {found['why_no_errors'].removesuffix('.')}."]
+    level, ratio = f"{found['level']:.0%} interval", found.get("ratio_name")
+    named = ["terms"] + ["classes"] * any(found["classes"]) + ["compared"]
+    heads = ["variable", *["class"] * any(found["classes"]), "compared", "coefficient", "standard error"]
+    heads += [found["statistic_name"], "p", level, *([ratio, level] if ratio else [])]
+    columns = {
+        name: _floats(found[name])
+        for name in ("coefficients", "standard_errors", "statistics", "p_values", "low", "high")
+    }
+    ratios = [_floats(found[name]) for name in ("ratios", "ratio_low", "ratio_high")] if ratio else []
+    rows = []
+    for k in range(len(found["terms"])):
+        b, error, z, p, low, high = (values[k] for values in columns.values())
+        row = [
+            *(found[name][k] for name in named),
+            _coefficient_text(b),
+            words.number(error, 4),
+            words.number(round(z, 2), 4),
+        ]
+        row += [words.p_text(p), words.interval(low, high, words.number)]
+        if ratio and found["terms"][k] == INTERCEPT:
+            row += ["", ""]
+        elif ratio:
+            value, least, most = (each[k] for each in ratios)
+            row += [words.ratio_text(value), words.interval(least, most, words.ratio_text)]
+        rows.append(row)
+    parts: list[Part] = [html.section(title, html.paragraphs(said), html.table(heads, rows, "numbers"), *notes)]
+    facts = {"log-likelihood": "log_likelihood", "AIC": "aic", "BIC": "bic"}
+    facts |= {name: name for name in ("deviance", "theta", "dispersion")}
+    shown = [f"{name} {found[key]:.8g}" for name, key in facts.items() if found.get(key) is not None]
+    if test := found.get("null_test"):
+        p = words.p_text(test["p_value"])
+        shown.append(
+            f"likelihood-ratio test against no features: chi-squared {test['statistic']:.4g}, df {test['df']}, p {p}"
+        )
+    parts.append(html.paragraph(f"{'; '.join(shown)}.", "note") if shown else "")
+    if forest_rows(found)[0] and (static := static_svg(lambda: draw_forest(found), "forest")):
+        parts.append(
+            html.static_figure(
+                static, f"Forest plot: {ratio or 'coefficients'} with {found['level']:.0%} confidence intervals."
+            )
+        )
+    return parts
 
 
 def _path_parts(record: Record) -> list[Part]:
