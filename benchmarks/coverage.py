@@ -105,7 +105,9 @@ def auc_covered(seed: int) -> tuple[bool, bool]:
     rng = np.random.default_rng(seed)
     y = (rng.uniform(size=ROWS) < 0.3).astype(int)
     z = rng.standard_normal(ROWS) + DELTA * y
-    scorer = cf.FederatedLogisticRegression(alpha=0.1).fit(np.array([[-1.0], [1.0], [0.5], [-0.5]]), [0, 1, 0, 1], sites=None)
+    scorer = cf.FederatedLogisticRegression(alpha=0.1).fit(
+        np.array([[-1.0], [1.0], [0.5], [-0.5]]), [0, 1, 0, 1], sites=None
+    )
     scorer.coef_, scorer.intercept_ = np.ones((1, 1)), np.zeros(1)
     found = scorer.evaluate(z[:, None], y, sites=SITES)
     truth = norm.cdf(DELTA / np.sqrt(2))
