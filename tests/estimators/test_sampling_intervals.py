@@ -120,7 +120,7 @@ def test_several_classes_have_an_interval_each():
     X, y = rng.standard_normal((300, 3)), rng.integers(0, 3, 300)
     X[np.arange(300), y] += 1
     model = cf.FederatedLogisticRegression(alpha=0.01).fit(X, y, sites=np.arange(300) % 3)
-    found = model.evaluate(X, y, sites=np.arange(300) % 3)
+    found: Any = model.evaluate(X, y, sites=np.arange(300) % 3)
     z = model.decision_function(X)
     assert found.auc.confidence_low is None
     for k, auc in enumerate(found.auc_by_class):

@@ -50,8 +50,8 @@ class Auc:
         value = float((low + high) / 2)
         if error is None or not error > 0:
             return cls(value, float(low), float(high))
-        ends = (float(np.clip(value + sign * QUANTILE * error, 0.0, 1.0)) for sign in (-1, 1))
-        return cls(value, float(low), float(high), *ends, DELONG)
+        reach = QUANTILE * error
+        return cls(value, float(low), float(high), max(value - reach, 0.0), min(value + reach, 1.0), DELONG)
 
 
 @dataclass(frozen=True, eq=False)

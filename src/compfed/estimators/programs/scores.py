@@ -487,7 +487,7 @@ def _evaluation(
     counted = rows == weight  # each row once: what a sampling interval takes
     by_class = np.array([scored.auc(k) for k in range(len(scored.edges))])
     errors = [scored.error(k) if counted else None for k in range(len(scored.edges))]
-    each_auc = tuple(Auc.within(*ends, error) for ends, error in zip(by_class.tolist(), errors, strict=True))
+    each_auc = tuple(Auc.within(low, high, error) for (low, high), error in zip(by_class.tolist(), errors, strict=True))
     found |= {
         "auc": each_auc[0] if len(each_auc) == 1 else Auc.within(*by_class.mean(axis=0)),
         "auc_by_class": each_auc,
