@@ -330,6 +330,22 @@ def test_a_refusal_leaves_the_errors_empty(rules, se, why):
     close(found.coefficients, expected.coefficients, 1e-6)
 
 
+def test_residuals_of_a_few_rows_leave_the_likelihood_empty_and_the_errors_as_they_are():
+    """Six counts of 60 have most of the squared residuals: no sum of those leaves a site, and the Hessian does."""
+    y = LABELS["poisson"].copy()
+    y[np.concatenate([np.flatnonzero(i == SITE4)[:6] for i in range(4)])] = 60.0
+    A, labels = ([values[i == SITE4] for i in range(4)] for values in (X, y))
+    federation = cf.federation.InProcess(cf.data.from_arrays(A, labels), policy=cf.federation.DisclosurePolicy())
+    model = cf.FederatedPoissonRegressor(alpha=0).fit_federation(federation)
+    found, robust = model.summary(), model.summary(se="HC0")
+    expected = sm.GLM(y, DESIGN, family=sm.families.Poisson()).fit(tol=1e-14)
+    assert np.abs(found.standard_errors / expected.bse - 1).max() <= found.rounding
+    assert found.why_no_errors == ""
+    assert (found.log_likelihood, found.deviance, found.aic, found.null_test) == (None,) * 4
+    assert "squared residuals of a few rows" in robust.why_no_errors
+    assert np.isnan(robust.standard_errors).all()
+
+
 # --- refusals ---
 
 

@@ -227,7 +227,7 @@ def _queries(
         loss: Any = likelihood.expected
         loss = WithOffset(loss) if isinstance(objective.loss, WithOffset) else loss
         found["expected"] = Evaluate(replace(objective, loss=loss), x[None], coords)
-    if not likelihood.is_partial:
+    if robust or likelihood.asks_labels:
         products = robust and not reason
         found["rows"] = Inference(
             objective, x, W if products else none, squared_weights=sampling, clustered=errors == "cluster" and products,
@@ -257,10 +257,21 @@ def _ask(spec: FederatedProblem, queries: dict[str, Any], reason: str) -> Progra
         named = dict(zip(queries, found, strict=True))
         refused = {name for name, one in named.items() if one is None or isinstance(one, Refusal)}
         plain = {name: _without_matrices(queries[name]) for name in refused}
+        matrices = any(name == "expected" or _has_matrix(queries[name]) for name in refused)
         again = Request(tuple(plain.values()), weights=spec.weights, weighting=spec.weighting)
-        (more,) = yield [again]
-        return named | dict(zip(plain, more, strict=True)), str(refusal)
+        try:
+            (more,) = yield [again]
+        except SiteRefusal:
+            if refused != {"rows"}:
+                raise
+            more, plain = (), {}  # no sums of labels and residuals: the likelihood stays empty
+            named.pop("rows")
+        return named | dict(zip(plain, more, strict=True)), str(refusal) if matrices else reason
     return dict(zip(queries, found, strict=True)), reason
+
+
+def _has_matrix(query: Any) -> bool:
+    return query.coords is not None and len(query.coords) > 0
 
 
 def _without_matrices(query: Any) -> Any:
@@ -284,6 +295,11 @@ def _inferred(
     pseudo = sampling or isinstance(
         unwrapped(spec.loss), (ClassWeightedLogistic, ClassWeightedSoftmax)
     )  # no likelihood
+    unknown = likelihood.asks_labels and rows is None
+    if unknown and likelihood.has_dispersion:
+        raise InputError(
+            "summary: a site refuses the sum of squared residuals, which the dispersion is estimated from: few rows are most of it."
+        )
     if not df > 0 and likelihood.has_dispersion:
         raise InputError(
             f"summary: {n:g} rows and {coefficients} coefficients leave nothing to estimate the dispersion from."
@@ -299,13 +315,14 @@ def _inferred(
     null = None
     counts = isinstance(unwrapped(spec.loss), NegativeBinomial)
     known = prepared.null.at is not None and (at is not None or not counts)
-    if known and not (pseudo or likelihood.has_dispersion or theta):
+    if known and not (pseudo or unknown or likelihood.has_dispersion or theta):
         # what the likelihood has of theta alone is not in the loss of the fit
         null_value = float(prepared.null.at.value) + (value - float(at.value) if counts else 0.0)  # pyright: ignore[reportOptionalMemberAccess]
         null = likelihood.log_likelihood(total._replace(loss=n * null_value))
     return Inferred(
         W, estimate, covariance, reason, n, coefficients + int(shaped), df, phi if likelihood.has_dispersion else None,
-        None if pseudo else likelihood.log_likelihood(total), None if pseudo or rows is None else likelihood.deviance(total),
+        None if pseudo or unknown else likelihood.log_likelihood(total),
+        None if pseudo or unknown else likelihood.deviance(total),
         null, null_df, rounding, theta_error, sites,
     )  # fmt: skip
 

@@ -30,10 +30,11 @@ class LikelihoodSums(NamedTuple):
 class Likelihood:
     """loss = -log P(y) but for a function of the label: the log-likelihood is -(loss + constant), the dispersion is 1.
 
-    A partial likelihood (Cox) has no constant, no saturated model and asks for no sums beside its own value: `is_partial`.
+    A likelihood whose value and Hessian say everything, such as that of least squares or a partial likelihood, asks for no sums of labels:
+    `asks_labels` is False. A partial likelihood has no deviance either.
     """
 
-    is_partial: ClassVar[bool] = False
+    asks_labels: ClassVar[bool] = True
     has_dispersion: ClassVar[bool] = False
     student: ClassVar[bool] = False  # tests by Student's t, rather than the normal distribution
     expected: ClassVar[Loss | None] = (
@@ -54,6 +55,7 @@ class Likelihood:
 class Normal(Likelihood):
     """Least squares: the variance is RSS / (n - k), and RSS / n in the log-likelihood."""
 
+    asks_labels = False
     has_dispersion = True
     student = True
 
