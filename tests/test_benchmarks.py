@@ -18,6 +18,7 @@ BENCHMARKS = ROOT / "benchmarks"
 HERE = {  # in this process
     "rounds.py": "--quick --one-device --out OUT",
     "cv.py": "--quick --engines compfed scikit-learn --out OUT",  # each engine in its own
+    "coverage.py": "--quick",
     "evaluation_widths.py": "",
 }
 APART = {

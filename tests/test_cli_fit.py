@@ -28,6 +28,7 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, mean_abs
 import compfed as cf
 from compfed.cli import main
 from compfed.estimators import run_files
+from compfed.report.page import page_text
 from compfed.report.run_result import read_result
 from compfed.report.sections import _choice_words
 from compfed.report.words import goodness
@@ -412,7 +413,7 @@ def test_the_screen_says_what_is_there(files, tmp_path, capsys):
     given = ["fit", str(files), "--label", "days", "--model", "poisson", "--features", "age", "--weight", "times"]
     assert main([*given, "--alpha", "0", "--evaluate", "rows", "--out", str(run)]) == 0
     shown = capsys.readouterr().out
-    assert "1 of 1 coefficients is not zero:" in shown
+    assert "Summary of FederatedPoissonRegressor: fit without a penalty" in shown
     assert f"Run folder: {run}\n" in shown  # no page was written
     times = sum((1 + np.arange(len(frame)) % 3).sum() for frame in FRAMES.values())
     assert re.search(rf"\nrows +{len(ALL)} ", shown)
@@ -620,3 +621,56 @@ def test_rows_that_cannot_be_predicted_are_one_line_and_status_2(files, tmp_path
     assert "holds no model" in capsys.readouterr().err
     assert main(["predict", str(tmp_path / "run"), str(tmp_path)]) == 2
     assert "is a folder; name one CSV or Parquet file" in capsys.readouterr().err
+
+
+def test_a_fit_without_a_penalty_has_standard_errors_on_the_screen_and_in_its_folder(files, tmp_path, capsys):
+    """Oracle: statsmodels on the pooled rows, with frequency weights."""
+    sm = pytest.importorskip("statsmodels.api")
+    run, given = (
+        tmp_path / "run",
+        [files, "--label", "days", "--model", "poisson", "--alpha", 0, "--drop", "died,log_age"],
+    )
+    assert main(["fit", *map(str, given), "--weight", "times", "--evaluate", "none", "--out", str(run)]) == 0
+    text = capsys.readouterr().out
+    times = np.concatenate([1 + np.arange(len(frame)) % 3 for frame in FRAMES.values()])
+    oracle = sm.GLM(ALL["days"], sm.add_constant(dummies()), sm.families.Poisson(), freq_weights=times).fit(tol=1e-14)
+    table = pd.read_csv(run / "summary.csv", index_col="term")
+    assert table.loc["age", "standard error"] == pytest.approx(oracle.bse["age"], rel=1e-8)
+    assert table.loc["(intercept)", "p"] == pytest.approx(oracle.pvalues["const"], rel=1e-6)
+    for said in ("Standard errors: from the model", "rate ratio", "95% interval", f"log-likelihood = {oracle.llf:.8g}"):
+        assert said in text
+    found = read_result(run)
+    assert found["summary"]["aic"] == pytest.approx(oracle.aic)
+    page = page_text(found)
+    for said in ("Standard errors and intervals", "Forest plot: rate ratio with 95% confidence intervals", "age"):
+        assert said in page
+
+
+def test_a_penalised_fit_has_naive_errors_by_name_only_when_asked(files, tmp_path, capsys):
+    given = [
+        "fit",
+        str(files),
+        "--label",
+        "died",
+        "--model",
+        "logistic",
+        "--alpha",
+        "0.05",
+        "--drop",
+        "days,log_age,times",
+    ]
+    given += ["--evaluate", "none"]
+    assert main([*given, "--out", str(tmp_path / "plain")]) == 0
+    assert "Standard errors" not in capsys.readouterr().out
+    assert not (tmp_path / "plain" / "summary.csv").exists()
+    assert main([*given, "--summary", "HC1", "--out", str(tmp_path / "refit")]) == 0
+    text = capsys.readouterr().out
+    assert "refit without a penalty of the columns that a penalised fit chose" in text
+    assert "Naive after selection" in text
+    assert "robust, HC1" in text
+    huber = [word if word != "logistic" else "huber" for word in given]
+    huber = [
+        {"died": "days", "0.05": "0", "days,log_age,times": "died,log_age,times"}.get(word, word) for word in huber
+    ]
+    assert main([*huber, "--out", str(tmp_path / "huber")]) == 0
+    assert "No standard errors: FederatedHuber has no summary" in capsys.readouterr().out

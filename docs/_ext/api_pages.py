@@ -35,6 +35,7 @@ class Topic:
 BASES = (
     "FederatedModel",
     "Evaluation",
+    "Summary",
     "Loss",
     "Regulariser",
 )  # whose methods are listed on pages that leave methods out

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from attacks import by_federation, by_models, by_scores, by_subsets
+from attacks import by_federation, by_models, by_sandwich, by_scores, by_subsets
 from attacks.measure import recovered
 from attacks.target import POLICY, Target, breast_cancer, make_site
 
@@ -68,6 +68,16 @@ ATTACKS: dict[str, Attack] = {
     "poles of leave-one-out": _attack(
         "models", "LeaveOneOut with a Hessian that is small along u, until a row has a leverage of 1: vertices of the hull",
         by_models.leverage_vertices, vertices=5,
+    ),
+    "half-space by products": _attack(
+        "models", "Inference at 1e8 u, bisection of the intercept: squared residuals are 0 or 1", by_sandwich.half_space_products
+    ),
+    "span of products": _attack(
+        "models", "200 products of Inference with squared loss: matrices of rank one in their span", by_sandwich.span_of_products,
+        matrices=60,
+    ),
+    "largest residuals": _attack(
+        "models", "Inference with steep Poisson models: the leading eigenvector of the products", by_sandwich.largest_residuals
     ),
 }  # fmt: skip
 # by ordinary models that the server chooses: no rule about one model, and no budget, stops these

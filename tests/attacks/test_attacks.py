@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attacks import by_federation, by_models
+from attacks import by_federation, by_models, by_sandwich
 from attacks.by_federation import Sums
 from attacks.by_subsets import fedavg_run, fold, update_query
 from attacks.measure import Totals, recovered
@@ -20,9 +20,24 @@ from attacks.registry import ATTACKS, WITHIN_THE_RULES
 from attacks.target import POLICY, SumTarget, Target, breast_cancer, make_site
 
 import compfed as cf
-from compfed.federation import Describe, DisclosurePolicy, Evaluate, HeldOut, Lipschitz, Moments, Query, Refusal
+from compfed.federation import (
+    Describe,
+    DisclosurePolicy,
+    Evaluate,
+    HeldOut,
+    Inference,
+    InProcess,
+    Lipschitz,
+    Moments,
+    Query,
+    Refusal,
+    Request,
+    ask,
+    run_program,
+)
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Logistic, Poisson, Softmax, Squared
+from compfed.losses.base import symmetric_matrix
 
 TABLE = cf.data.bundled.breast_cancer()
 README = (Path(__file__).parent / "README.md").read_text()
@@ -38,6 +53,8 @@ LEAST |= {
     "extreme scores": 1,
     "largest prediction": 1,
     "poles of leave-one-out": 1,
+    "half-space by products": 3,
+    "largest residuals": 15,
 }
 both = pytest.mark.parametrize("policy", [None, POLICY], ids=["none", "policy"])
 
@@ -88,6 +105,36 @@ def test_totals_of_four_sites_give_rows_of_a_fold_within_the_rules():
     sites = [make_site(TABLE.X[TABLE.sites == i], TABLE.y[TABLE.sites == i], POLICY, i) for i in range(4)]
     found = by_models.span_by_gradients(SumTarget(sites), 5_000)
     assert recovered(found, TABLE.X) == 44
+
+
+def _weighted_by_rows(query: Query) -> Any:
+    (sums,) = yield [Request((query,), weighting="rows", weights=np.ones(3) / 3)]
+    return sums
+
+
+@pytest.mark.parametrize("policy", [None, POLICY, DisclosurePolicy(min_rows=1, max_hessian_share=np.inf)])
+def test_a_covariance_clustered_over_three_sites_gives_a_colluding_one_the_gradients_of_the_others(policy):
+    """At the optimum the three gradients add up to zero: one of them and the sum of their products give the two others."""
+    sites = [make_site(TABLE.X[TABLE.sites == i, :4], TABLE.y[TABLE.sites == i], policy, i) for i in range(3)]
+    federation, objective = (
+        InProcess(sites),
+        ObjectiveSpec(Squared(), FeatureScaling(np.full(4, 10.0), np.ones(4), True)),
+    )
+    X, y = (np.concatenate([values[TABLE.sites == i] for i in range(3)]) for values in (TABLE.X, TABLE.y))
+    A = np.column_stack([X[:, :4] - 10.0, np.ones(len(X))])
+    x = np.linalg.lstsq(A, y, rcond=None)[0]
+    asked = Inference(objective, x, np.arange(5), clustered=True)
+    if policy is not None:
+        with pytest.raises(cf.InputError, match="needs at least 10 sites: of fewer, gradients of single sites follow"):
+            ask(federation, asked)
+        return
+    where = np.concatenate([np.full(int((TABLE.sites == i).sum()), i) for i in range(3)])
+    true = [((A @ x - y)[where == i]) @ A[where == i] for i in range(3)]
+    (reply,) = run_program(federation, _weighted_by_rows(asked))[0]
+    total = len(X) * symmetric_matrix(reply.products, 5)  # the server is sent the sum over the number of rows
+    found = by_sandwich.scores_of_two_sites(total, true[2])
+    off = min(np.abs(np.array(found) - np.array(order)).max() for order in (true[:2], true[1::-1]))
+    assert off < 1e-9 * np.abs(true).max()
 
 
 @both

@@ -111,19 +111,20 @@ def test_an_auc_with_ties_is_exact_without_a_policy_and_the_report_names_its_int
         for name in (
             "AUC (ties count half)",
             "rounding bounds of the AUC",
-            "confidence interval of the AUC",
-            "not computed",
+            "95 % confidence interval of the AUC (DeLong)",
+            "95 % confidence interval of the sensitivity (Wilson)",
         ):
             assert name in page
         assert (blocks in page) == (policy is not None)
-        lines = {line.split("  ")[0]: line.split()[-1] for line in map(str.strip, str(found).splitlines()) if line}
-        assert lines["confidence interval"] == "computed"
+        listed = [(line.split("  ")[0], line.split()[-1]) for line in map(str.strip, str(found).splitlines()) if line]
+        lines = dict(reversed(listed))  # the first of each: that of the AUC
+        assert lines["95 % confidence interval (DeLong)"] == f"{found.auc.confidence_high:.3f}"
         assert (lines["rounding bounds"] == "exact") == (policy is None)
         assert lines["AUC (ties count half)"] == f"{found.auc.value:.3f}"
         if policy is None:
             each = (found.auc.value, found.auc.rounding_low, found.auc.rounding_high)
             assert each == pytest.approx([roc_auc_score(y, z)] * 3, rel=1e-12)
-        assert (found.auc.confidence_low, found.auc.confidence_high) == (None, None)
+        assert found.auc.confidence_low < found.auc.value < found.auc.confidence_high
 
 
 def test_the_bounds_are_attained():

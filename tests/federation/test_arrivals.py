@@ -20,6 +20,7 @@ from compfed.federation import (
     DisclosurePolicy,
     Evaluate,
     HeldOut,
+    Inference,
     InProcess,
     LeaveOneOut,
     Lipschitz,
@@ -159,6 +160,7 @@ HIDDEN: dict[str, tuple[str, Any, str]] = {  # one model, with a flag
     "evaluate": ("numbers", Evaluate(SQUARED, X, np.arange(2)), "infinite"),
     "held out": ("numbers", HeldOut(SQUARED, SiteFold(0, held_out=True), X), "infinite"),
     "left out": ("numbers", LeaveOneOut(SQUARED, X, np.array([4]), np.array([[9e4], [1e5]])), "infinite"),
+    "products": ("numbers", Inference(SQUARED, X[0], np.arange(2)), "infinite"),
     "round": ("numbers", LocalUpdate(RUN, 0, 0, {"y": np.zeros(5)}), "not_finite"),
 }
 # or bounds, tested by their own

@@ -21,6 +21,7 @@ from compfed.federation import (
     Describe,
     Evaluate,
     HeldOut,
+    Inference,
     InProcess,
     LeaveOneOut,
     Lipschitz,
@@ -127,6 +128,19 @@ QUERIES: dict[str, tuple[str, Any]] = {
         ObjectiveSpec(cf.losses.MultiSquared(2), SCALING), np.ones((3, 10)), np.array([1, 8, 2]), TRIANGLES
     )),
     "infinite left out": ("counts", LeaveOneOut(POISSON, FAR, np.array([2, 4]), np.array([[1e5, 0.0, 1e5], [1e9, 0.0, 1e9]]))),
+    "products": ("words", Inference(LOGISTIC, X[0], np.array([0, 3, 4]))),
+    "no products": ("counts", Inference(POISSON, X[0] / 10, np.empty(0, int))),
+    "products of a sample": ("numbers", Inference(SQUARED, X[1], np.array([2, 0]), squared_weights=True)),
+    "products of sites": ("numbers", Inference(SQUARED, X[1], np.array([2, 0]), clustered=True)),
+    "products of a profile": ("counts", Inference(
+        ObjectiveSpec(cf.losses.Poisson(), replace(SCALING, intercept=False), profile=True), X[0, :4] / 10, np.array([1, 3])
+    )),
+    "products with theta": ("counts", Inference(
+        ObjectiveSpec(cf.losses.NegativeBinomialLikelihood(theta=2.0), SCALING), X[0] / 10, np.array([1, 4]), shape=True
+    )),
+    "products of three classes": ("three", Inference(
+        ObjectiveSpec(cf.losses.Softmax(3), SCALING, np.arange(3.0)), np.arange(15.0) / 10, np.array([1, 2, 7])
+    )),
     "score": ("words", Score(LOGISTIC, X[0], np.array([[-1.0, 0.0, 0.5]]), np.empty(0), np.array([[0.1, 2.0]]), FOLD)),
     "score of numbers": ("numbers", Score(SQUARED, X[1], np.empty((0, 0)), np.ones(1), np.empty((0, 2)))),
     "score of counts": ("counts", Score(POISSON, X[1] / 10, np.empty((0, 0)), np.ones(1), np.empty((0, 2)), SMALL)),

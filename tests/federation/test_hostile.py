@@ -22,6 +22,7 @@ from compfed.federation import (
     Describe,
     Evaluate,
     HeldOut,
+    Inference,
     InProcess,
     LeaveOneOut,
     Lipschitz,
@@ -57,6 +58,7 @@ NUMBERS: tuple[Any, ...] = (
     Evaluate(OBJECTIVE, X[:1], np.arange(3)),
     HeldOut(OBJECTIVE, Holdout(0.3, 1, by_class=False, held_out=True), X),
     LeaveOneOut(OBJECTIVE, X, np.array([4, 0]), np.array([[9e4, 1.0, 9e4]] * 2)),
+    Inference(OBJECTIVE, X[0], np.array([4, 0])),
     Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2)), FOLD),
     LocalUpdate(RUN, 0, 0, {"y": np.zeros(D)}),
 )

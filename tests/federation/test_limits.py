@@ -19,6 +19,7 @@ from compfed.federation import (
     Evaluate,
     FinishRound,
     HeldOut,
+    Inference,
     InProcess,
     LeaveOneOut,
     Lipschitz,
@@ -57,6 +58,7 @@ SCORE = Score(
     np.array([[0.0, 1.0]]),
 )  # fmt: skip
 LEFT_OUT = LeaveOneOut(OBJECTIVE, X, np.array([4, 0]), np.array([[9e4, 1.0, 9e4]] * 2))
+INFERENCE = Inference(OBJECTIVE, X[0], np.array([4, 0]))
 HONEST: dict[str, tuple[Any, str]] = {
     "describe": (Describe(), "numbers"),
     "describe classes": (Describe(classes=True, subset=replace(FOLD, by_class=True)), "words"),
@@ -89,6 +91,8 @@ HONEST: dict[str, tuple[Any, str]] = {
     "held out": (HeldOut(OBJECTIVE, SiteFold(-1, held_out=False), X), "numbers"),
     "left out": (LEFT_OUT, "numbers"),
     "left out of an intercept alone": (LeaveOneOut(OBJECTIVE, X, np.empty(0, int), np.empty((2, 0))), "numbers"),
+    "products": (INFERENCE, "numbers"),
+    "products of none": (replace(INFERENCE, coords=np.empty(0, int)), "numbers"),
     "score": (SCORE, "words"),
     "score of numbers": (Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2))), "numbers"),
     "round": (ROUND, "numbers"),
@@ -206,6 +210,13 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "left out with a profile": (replace(LEFT_OUT, objective=replace(OBJECTIVE, profile=True)), "without a profile"),
     "left out with kinks": (replace(LEFT_OUT, objective=replace(OBJECTIVE, loss=cf.losses.Huber())), "Huber is no loss of"),
     "left out of sites": (replace(LEFT_OUT, equal_sites=3), "equal_sites must be"),
+    "products at nan": (replace(INFERENCE, x=np.full(D, np.nan)), "x has numbers that are NaN"),
+    "products of two models": (replace(INFERENCE, x=X), r"x has shape \(2, 5\); expected \(5,\)"),
+    "products on coordinates beyond": (replace(INFERENCE, coords=np.array([4, 5])), "coords must have different whole numbers"),
+    "products of a fold": (replace(INFERENCE, objective=replace(OBJECTIVE, subset=FOLD)), "Inference is of all rows"),
+    "products with kinks": (replace(INFERENCE, objective=replace(OBJECTIVE, loss=cf.losses.Huber())), "Huber is no loss of"),
+    "products with a shape of none": (replace(INFERENCE, shape=True), "Squared has no shape"),
+    "products of flags": (replace(INFERENCE, clustered=2), "clustered must be"),
     "a share of all": (Moments(subset=Holdout(1.0, 0, False, True)), "share must be"),
     "a share that is none": (Moments(subset=Holdout(float("nan"), 0, False, True)), "share must be"),
     "thresholds without classes": (replace(SCORE, objective=OBJECTIVE), "edges has shape"),

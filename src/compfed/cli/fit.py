@@ -72,6 +72,9 @@ def _add_fit(commands: Commands) -> None:
     add = parser.add_argument_group("the result").add_argument
     how = "score every row by a model without its fold (cv) or its site, or by the model itself (rows) (default: %(default)s)"
     add("--evaluate", choices=["cv", "leave-one-site-out", "rows", "none"], default="cv", help=how)
+    errors = "standard errors, tests and intervals: of the model, robust (HC0, HC1) or clustered by site (default with --alpha 0: model). "
+    errors += "Of a penalised fit they are those of a refit of the columns it chose: naive, and labelled so"
+    add("--summary", nargs="?", const="model", choices=["model", "HC0", "HC1", "cluster", "none"], help=errors)
     add("--out", type=Path, default=Path("results/fit"), metavar="RUN", help="run folder (default: %(default)s)")
     add("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=fit)
@@ -169,6 +172,7 @@ def fit(args: argparse.Namespace) -> int:
                 model.fit_sites(sites)
             finally:
                 model._progress = None
+        no_errors = _summarise(model, args)
         with working("[2/4] writing the model"):  # an evaluation takes longer than the fit, and may fail
             write_fit(model, args.out, _config(args, model, sites), args.label, table)
         evaluation, failed = _evaluate(model, sites, args)
@@ -178,6 +182,8 @@ def fit(args: argparse.Namespace) -> int:
         print(json_text(_summary(model, sites, evaluation, args.out) | {"table": table}))
     else:
         print(f"{result_text(model, args.label)}\n")
+        if no_errors:
+            print(f"No standard errors: {no_errors}\n")
         if evaluation is not None:
             print(f"{evaluation}\n")
         print(f"Run folder: {args.out}{', with report.html' if (args.out / 'report.html').exists() else ''}")
@@ -185,6 +191,20 @@ def fit(args: argparse.Namespace) -> int:
     if failed:
         print(f"compfed fit: {failed}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _summarise(model: FederatedModel, args: argparse.Namespace) -> str:
+    """Make the summary that was asked for, or that of a fit without a penalty; return why there is none that was expected."""
+    wanted = args.summary or ("model" if args.alpha != "cv" and _number(args.alpha, "--alpha") == 0 else "none")
+    if wanted == "none":
+        return ""
+    penalised = args.alpha == "cv" or _number(args.alpha, "--alpha") > 0
+    try:
+        with working("[2/4] standard errors"):
+            model.summary(se=wanted, refit=penalised)
+    except InputError as problem:
+        return option_text(str(problem))
+    return ""
 
 
 def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None, folder: Path) -> JsonObject:
@@ -204,7 +224,7 @@ def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None,
     return {
         "folder": str(folder), "estimator": result["estimator"], "rows": int(sites.sizes.sum()),
         "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)), **{name: result.get(name) for name in same},
-        "certificate": result["certificate"]["words"], "evaluation": measured or None,
+        "certificate": result["certificate"]["words"], "summary": result.get("summary"), "evaluation": measured or None,
     }  # fmt: skip
 
 

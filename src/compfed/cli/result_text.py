@@ -17,6 +17,7 @@ def result_text(model: FederatedModel, label: str | None = None) -> str:
     import numpy as np
 
     from compfed.estimators.export import comparisons_of, event_of, ratios_of
+    from compfed.estimators.summary import UNPENALISED
     from compfed.report.words import event_text, ratio_text
 
     coef, schema = np.atleast_2d(model.coef_), getattr(model, "schema_", None)
@@ -28,6 +29,8 @@ def result_text(model: FederatedModel, label: str | None = None) -> str:
         lines.append(f"theta = {theta:.6g}")
     if (event := event_text({"event": event_of(model), "label": label})) is not None:
         lines.append(f"Event: {printable(event, 80)}. The coefficients add up to its log-odds.")
+    if (summary := vars(model).get("_summary")) is not None and summary.kind == UNPENALISED:
+        return "\n".join([*lines, str(summary), model.certificate_.words])
     used = np.flatnonzero(coef.any(axis=0))
     lines.append("All coefficients are zero.")
     if len(used):
@@ -48,4 +51,5 @@ def result_text(model: FederatedModel, label: str | None = None) -> str:
     intercept = np.ravel(getattr(model, "intercept_", ()))
     if intercept.size:
         lines.append(f"intercept: {', '.join(f'{value:.6g}' for value in intercept[:20])}")
-    return "\n".join([*lines, model.certificate_.words])
+    refit = [] if summary is None else ["", str(summary)]
+    return "\n".join([*lines, model.certificate_.words, *refit])

@@ -27,6 +27,7 @@ from compfed.estimators.regression import (
     FederatedNuclearRegressor,
     FederatedPoissonRegressor,
 )
+from compfed.estimators.summary import Summary
 
 __all__ = [
     "Evaluation", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
@@ -35,5 +36,5 @@ __all__ = [
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
     "FederatedNegativeBinomialRegressor", "FederatedNegativeBinomialRegressorCV", "FederatedNuclearRegressor",
     "FederatedNuclearRegressorCV",
-    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "regularisation_path",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "Summary", "regularisation_path",
 ]  # fmt: skip

@@ -44,6 +44,8 @@ from compfed.estimators.evaluation import Evaluation
 from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
+from compfed.estimators.programs.inference import ERRORS, Inferred, infer, is_penalised
+from compfed.estimators.summary import REFIT, UNPENALISED, Summary, make_summary
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, is_federation, run_program
@@ -477,6 +479,8 @@ class FederatedModel(BaseEstimator):
     def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
         for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
             delattr(self, name)
+        vars(self).pop("_summary", None)
+        self._last_fit = federation, fitted  # for `summary`; a copy does not have it
         prepared, minimum = fitted.prepared, fitted.minimum
         summary = prepared.summary
         self.coef_, self.intercept_ = fitted.coef_and_intercept
@@ -516,6 +520,121 @@ class FederatedModel(BaseEstimator):
         # set-up and certificate are counted before the first row of the trace: its last row has the whole cost
         spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
         self.trace_ = self.trace_.after(**{name: n - self.trace_[name][-1] for name, n in spent.items()})
+
+    # --- inference ---
+
+    def summary(
+        self, *, se: str = "model", level: float = 0.95, refit: bool = False, weights: str = "frequency"
+    ) -> Summary:
+        """Standard errors, tests and confidence intervals of the coefficients, and the likelihood of the fit.
+
+        For fits without a penalty (``alpha=0``). Of a penalised fit ``refit=True`` fits the columns it chose again without a penalty:
+        naive after selection, and labelled so. The sites are asked once more, for the Hessian at the optimum: call this where they can
+        still be reached, after `fit` and before the model is saved or copied.
+
+        Parameters
+        ----------
+        se : {"model", "HC0", "HC1", "cluster"}, default="model"
+            Standard errors from the model, robust ones (a sandwich), or robust ones clustered by site, from ten sites on.
+        level : float, default=0.95
+            Of the confidence intervals.
+        refit : bool, default=False
+            Whether to refit the columns of a penalised fit without a penalty.
+        weights : {"frequency", "sampling"}, default="frequency"
+            What `sample_weight` means: a row of weight 2 is two rows, or stands for others that were not sampled, which needs
+            robust errors.
+
+        Returns
+        -------
+        Summary
+            Print it, or take `to_frame()`, `to_csv()`, `plot()` or `likelihood_ratio_test(reduced)`. The last one is in
+            `to_result()` and in reports.
+
+        Examples
+        --------
+        >>> import compfed as cf
+        >>> table = cf.data.bundled.diabetes()
+        >>> model = cf.FederatedLasso(alpha=0).fit(table.X, table.y, sites=table.sites)
+        >>> found = model.summary()
+        >>> found.terms[2], round(found.standard_errors[2], 1), found.distribution
+        ('column 2', 66.5, "Student's t with 431 degrees of freedom")
+        """
+        check_is_fitted(self)
+        me = f"{type(self).__name__}.summary"
+        check_choice(se, f"{me}: se", ERRORS)
+        check_choice(weights, f"{me}: weights", ("frequency", "sampling"))
+        check_bool(refit, f"{me}: refit")
+        if not is_number(level) or not 0 < level < 1:
+            raise InputError(f"{me}(level={level!r}): level must be a number between 0 and 1, such as 0.95.")
+        labels = Labels(getattr(self, "classes_", None), None, np.ones(1))
+        likelihood = self.family().likelihood(labels)
+        if (last := vars(self).get("_last_fit")) is None:
+            raise InputError(
+                f"{me} asks the sites for the Hessian at the optimum, and a model that was read from a file or copied does not know them. "
+                "Fit it again and call summary first; `compfed fit --summary` saves one beside the model."
+            )
+        federation, fitted = last
+        refit = self._checks_refit(me, fitted, refit)
+        theta = getattr(self, "theta_", None)
+        program = infer(
+            federation,
+            fitted,
+            likelihood,
+            se,
+            refit,
+            weights == "sampling",
+            theta is not None and self._estimates_theta,
+        )
+        found, cost = run_program(federation, program)
+        features = self._names_at_fit()
+        features = [f"column {j}" for j in range(self.n_features_in_)] if features is None else list(map(str, features))
+        classes = [str(c) for c in self.classes_.tolist()] if fitted.prepared.scaling.outputs > 1 else []
+        notes = self._notes_of_summary(found, classes)
+        self._summary = make_summary(
+            found, estimator=type(self).__name__, kind=REFIT if refit else UNPENALISED, errors=se, weights=weights, level=float(level),
+            features=features, compared=comparisons_of(self), classes=classes,
+            ratio_name="relative risk ratio" if classes else self.ratio_name, student=likelihood.student, theta=theta, notes=notes,
+            communication=cost,
+        )  # fmt: skip
+        return self._summary
+
+    _estimates_theta = False
+
+    def _checks_refit(self, me: str, fitted: Fitted, refit: bool) -> bool:
+        """Whether the summary is of a refit; refuses fits that have no standard errors of their own."""
+        alpha = float(getattr(self, "alpha_", self.get_params(deep=False).get("alpha", 0.0)))
+        mixed = fitted.model.refit is not None and fitted.model.gamma > 0
+        penalised = is_penalised(fitted.prepared, alpha)
+        if penalised and not refit and (fitted.model.refit is None or mixed):
+            raise InputError(
+                f"{me}: this fit is penalised (alpha={alpha:g}): its coefficients are shrunk, and have no standard errors that tell how "
+                "far they are off. Fit with alpha=0, or take refit=True for the naive errors of a refit of the columns it chose."
+            )
+        if not penalised and not fitted.minimum.converged:
+            raise InputError(
+                f"{me}: there is no maximum of the likelihood to describe. {self._why_not_converged(fitted)}"
+            )
+        if not penalised and fitted.undecided:
+            raise InputError(
+                f"{me}: the coefficients of {join_names(fitted.undecided)} are not determined: these columns are the same, or add up to "
+                "others. Drop one."
+            )
+        return penalised
+
+    def _notes_of_summary(self, found: Inferred, classes: Sequence[str]) -> list[str]:
+        said = []
+        if classes:
+            said.append(f"Coefficients are differences from those of the first class, {classes[0]}.")
+        if self.site_effects is not None:
+            said.append(
+                f"The {found.sites} intercepts of the sites are parameters, and stay there; no common intercept has a standard error."
+            )
+        return said
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the sites of the fit, which a copy or a file must not bring along."""
+        state = cast(dict[str, Any], super().__getstate__())
+        return {name: value for name, value in state.items() if name != "_last_fit"}
 
     def to_result(self) -> dict[str, Any]:
         """The result of the fit as plain data: what a run folder keeps, and `cf.write_report` reads."""
@@ -830,6 +949,12 @@ class BoundedModel(RelaxedModel):
     """
 
     bounds: Any = None
+
+
+def comparisons_of(model: FederatedModel) -> tuple[str, ...]:
+    """What the coefficient of each feature compares: "per unit", or "against" the reference level."""
+    schema, width = getattr(model, "schema_", None), np.shape(model.coef_)[-1]
+    return ("per unit",) * width if schema is None else schema.comparisons
 
 
 def place_of(federation: Federation) -> dict[str, Any]:

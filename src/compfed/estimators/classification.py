@@ -17,6 +17,7 @@ from compfed._utils.validation import as_row_labels, is_number
 from compfed.errors import InputError
 from compfed.estimators.base import BoundedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
+from compfed.estimators.programs.likelihood import Likelihood
 from compfed.estimators.table import Features, Offset, RowWeights
 from compfed.losses import ClassWeightedLogistic, ClassWeightedSoftmax, Logistic, Loss, Softmax
 
@@ -43,6 +44,9 @@ class Classes(ElasticNetFamily):
         if classes == 2:
             return ClassWeightedLogistic(class_weights=weights)
         return ClassWeightedSoftmax(outputs=classes, class_weights=weights)
+
+    def likelihood(self, labels: Labels) -> Likelihood:
+        return Likelihood()
 
     def weights(self, labels: Labels) -> np.ndarray:
         """The weight of each class, scaled so that its mean over all rows is 1: sites then count their rows as ever."""

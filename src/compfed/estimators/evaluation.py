@@ -31,7 +31,10 @@ class Auc:
         Rounding bounds: they contain the AUC of these rows for certain. They differ where counts are known to blocks of rows, or
         scores were not all told apart.
     confidence_low, confidence_high : float or None
-        Confidence interval, from the sampling of the rows. Not computed yet: None.
+        Confidence interval of 95 %, from the sampling of the rows: the value plus and minus 1.96 standard errors by DeLong's formula,
+        within 0 and 1. None where rows have weights, a class has fewer than two rows, or no pair of rows is in the wrong order.
+    confidence_method : str or None
+        "DeLong".
     """
 
     value: float
@@ -39,11 +42,16 @@ class Auc:
     rounding_high: float
     confidence_low: float | None = None
     confidence_high: float | None = None
+    confidence_method: str | None = None
 
     @classmethod
-    def within(cls, low: float, high: float) -> Auc:
-        """The AUC between two rounding bounds."""
-        return cls(float((low + high) / 2), float(low), float(high))
+    def within(cls, low: float, high: float, error: float | None = None) -> Auc:
+        """The AUC between two rounding bounds, with the confidence interval of a standard error."""
+        value = float((low + high) / 2)
+        if error is None or not error > 0:
+            return cls(value, float(low), float(high))
+        reach = QUANTILE * error
+        return cls(value, float(low), float(high), max(value - reach, 0.0), min(value + reach, 1.0), DELONG)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +120,10 @@ class Evaluation:
         From the confusion matrix.
     intervals : dict of (float, float)
         Rounding bounds on these, by name.
+    confidence : dict of (float, float)
+        Confidence intervals of 95 % on these, by name, from the sampling of the rows: Wilson's. Empty where rows have weights.
+    confidence_method : str or None
+        "Wilson".
     rounded_counts : bool
         Whether counts are known to blocks of rows.
     roc : RocCurve
@@ -150,6 +162,8 @@ class Evaluation:
     npv: Number = None
     accuracy: Number = None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    confidence: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    confidence_method: str | None = None
     rounded_counts: bool = False
     roc: Any = None
     calibration: Any = None
@@ -188,6 +202,11 @@ class Evaluation:
         value = self.metrics()[name]
         return self.intervals.get(name, (value, value))
 
+    def is_bounded(self, name: str) -> bool:
+        """Whether the rounding bounds of a measure differ in three digits."""
+        low, high = self.intervals.get(name, (0.0, 0.0))
+        return bool(high - low > EXACT)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and dictionaries, for JSON."""
         return {
@@ -199,8 +218,9 @@ class Evaluation:
         columns = {"all sites": self, **(sites if len(sites) <= MOST_COLUMNS else {})}
         rows = [[label, *(_shown(one, name) for one in columns.values())] for name, label in self._lines()]
         table = text_table(["", *columns], rows, numbers=True)
-        bounded = any(" to " in cell for label, *cells in rows for cell in cells if label != BOUNDS_OF_AUC)
-        note = f"\n\n{BOUNDS_NOTE}" if bounded else ""
+        bounded = any(" to " in cell for label, *cells in rows for cell in cells if label == BOUNDS_OF_AUC)
+        sampled = any(" to " in cell for label, *cells in rows for cell in cells if label.startswith("  95 %"))
+        note = "".join(f"\n\n{said}" for said, there in ((BOUNDS_NOTE, bounded), (SAMPLING_NOTE, sampled)) if there)
         many = f"\n\n{self._site_lines()}" if len(sites) > MOST_COLUMNS else ""
         return f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.\n\n{table}{note}{many}"
 
@@ -226,7 +246,11 @@ class Evaluation:
                 yield name, label.format(threshold=self.threshold)
             if name == "auc" and self.auc is not None:
                 yield "rounding", BOUNDS_OF_AUC
-                yield "confidence", "  confidence interval"
+                yield "confidence", f"  95 % confidence interval{f' ({DELONG})' if self.auc.confidence_method else ''}"
+            elif any(one.is_bounded(name) for one in (self, *(self.per_site or {}).values())):
+                yield f"rounding {name}", BOUNDS_OF_AUC
+            if name in self.confidence:
+                yield f"confidence {name}", f"  95 % confidence interval ({self.confidence_method})"
 
     def plot(self, ax: Any = None) -> Figure:
         """Draw the ROC curve and the calibration curve, with their bounds; returns the figure.
@@ -247,7 +271,12 @@ MEASURES = {
     "specificity": "specificity", "ppv": "PPV", "npv": "NPV", "accuracy": "accuracy",
 }  # fmt: skip
 BOUNDS_OF_AUC = "  rounding bounds"
-BOUNDS_NOTE = "Beside the AUC, a to b are rounding bounds, too: they contain the value for certain."
+BOUNDS_NOTE = "Rounding bounds contain the value of these rows for certain; the value is their middle."
+SAMPLING_NOTE = (
+    "Confidence intervals are about other rows like these; they take the rows as independent, and the model as given."
+)
+DELONG, WILSON = "DeLong", "Wilson"
+QUANTILE = 1.959963984540054  # of the normal distribution, at 0.975
 MOST_COLUMNS = 8  # sites with a column of their own; of more each has a line
 OF_MANY_SITES = ("rows", "events", "auc", "brier", "calibration_slope", "r2", "rmse", "deviance_explained")
 EXACT = 0.002  # a value whose rounding bounds are closer is known to three digits
@@ -262,13 +291,28 @@ def _shown(one: Evaluation, name: str) -> str:
         return f"{one.weight:g}"
     if name in ("rounding", "confidence"):
         return "" if one.auc is None else auc_interval(one.auc, name)
+    kind, _, of = name.partition(" ")
+    if of:
+        found = (one.intervals if kind == "rounding" else one.confidence).get(of)
+        return (
+            ""
+            if found is None or (kind == "rounding" and not one.is_bounded(of))
+            else f"{found[0]:.3f} to {found[1]:.3f}"
+        )
     if name not in one.metrics():
         return ""
-    low, high = one.bounds(name)
     value = one.metrics()[name]
-    if name == "events":
-        return f"{value:g}"
-    return f"{value:.3f}" if name == "auc" or not high - low > EXACT else f"{low:.3f} to {high:.3f}"
+    return f"{value:g}" if name == "events" else f"{value:.3f}"
+
+
+def wilson(count: float, rows: float) -> tuple[float, float] | None:
+    """Wilson's confidence interval of 95 % of a share, count of rows; None without rows."""
+    if not rows > 0:
+        return None
+    share, z2 = count / rows, QUANTILE**2
+    middle = (share + z2 / (2 * rows)) / (1 + z2 / rows)
+    reach = QUANTILE / (1 + z2 / rows) * float(np.sqrt(share * (1 - share) / rows + z2 / (4 * rows**2)))
+    return max(float(middle - reach), 0.0), min(float(middle + reach), 1.0)
 
 
 def auc_interval(auc: Auc, kind: str) -> str:

@@ -14,9 +14,11 @@ import numpy as np
 
 from compfed._utils.plain import JsonObject, plain
 from compfed._utils.text import join_names, versions
-from compfed.estimators.base import FederatedModel
+from compfed.estimators.base import FederatedModel, comparisons_of
 from compfed.federation.queries import LEAVES
 from compfed.splits import LEAVE_ONE_OUT
+
+__all__ = ["communication_record", "comparisons_of", "evaluation_of", "event_of", "ratios_of", "result_of"]
 
 FORMAT = 1
 MOST_POINTS = 200
@@ -82,6 +84,7 @@ def result_of(
         "algorithm": plain(getattr(model, "algorithm_", None)),
         "sites": [str(name) for name in getattr(model, "site_names_", ())],
         "schema": None if schema is None else _text(schema),
+        "summary": None if (summary := vars(model).get("_summary")) is None else summary.to_dict(),
         "evaluation": evaluation_of(getattr(model, "evaluation_", None) if evaluation is None else evaluation),
         "table": table,
         "versions": versions(),
@@ -102,12 +105,6 @@ def ratios_of(model: FederatedModel) -> JsonObject | None:
         return None
     with np.errstate(over="ignore"):
         return {"name": name, "values": np.exp(np.atleast_2d(model.coef_))}
-
-
-def comparisons_of(model: FederatedModel) -> tuple[str, ...]:
-    """What the coefficient of each feature compares: "per unit", or "against" the reference level."""
-    schema, width = getattr(model, "schema_", None), np.shape(model.coef_)[-1]
-    return ("per unit",) * width if schema is None else schema.comparisons
 
 
 def event_of(model: FederatedModel) -> Any:

@@ -22,6 +22,7 @@ from compfed.errors import InputError
 from compfed.estimators.base import BoundedModel, FederatedModel, RelaxedModel, estimator, first
 from compfed.estimators.programs.dispersion import best_theta
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Fitted, Labels
+from compfed.estimators.programs.likelihood import GammaLikelihood, Likelihood
 from compfed.estimators.programs.per_column import read_factors, read_group_weights
 from compfed.estimators.table import Features, Offset, RowWeights
 from compfed.federation.accounting import Communication
@@ -329,6 +330,12 @@ class Robust(ElasticNetFamily):
 
     delta: float = 1.0
 
+    def likelihood(self, labels):
+        raise InputError(
+            "FederatedHuber has no summary: with a given delta Huber's loss is no likelihood, and its second derivative jumps. Take "
+            "FederatedLasso(alpha=0), with se='HC0' or se='HC1' for errors of unequal variance."
+        )
+
     def loss(self, labels):
         return Huber(delta=self.delta)
 
@@ -391,6 +398,9 @@ class Counts(ElasticNetFamily):
         if labels.mean is not None and not labels.mean.any():
             raise InputError("FederatedPoissonRegressor: all labels are zero; y must be >= 0 and not all zero.")
         return Poisson()
+
+    def likelihood(self, labels):
+        return Likelihood()
 
     def null_intercept(self, labels: Labels) -> np.ndarray:
         assert labels.mean is not None
@@ -502,6 +512,9 @@ class Overdispersed(ElasticNetFamily):
                 "FederatedNegativeBinomialRegressor: all labels are zero; y must be >= 0 and not all zero."
             )
         return NegativeBinomial(theta=self.theta)
+
+    def likelihood(self, labels):
+        return Likelihood()
 
     def null_intercept(self, labels: Labels) -> np.ndarray:
         assert labels.mean is not None
@@ -636,6 +649,9 @@ class Amounts(ElasticNetFamily):
     def loss(self, labels):
         return Gamma()
 
+    def likelihood(self, labels):
+        return GammaLikelihood()
+
     def null_intercept(self, labels: Labels) -> np.ndarray:
         assert labels.mean is not None
         return np.log(np.maximum(labels.mean, np.finfo(float).tiny))  # the sites refuse labels that are not > 0
@@ -706,6 +722,12 @@ class _ManyOutcomes(Family):
     def loss(self, labels: Labels) -> MultiSquared:
         assert labels.mean is not None
         return MultiSquared(outputs=len(labels.mean))
+
+    def likelihood(self, labels):
+        raise InputError(
+            "an estimator of several outcomes (multi-task, nuclear) has no summary: its loss is no likelihood where outcomes of a row are "
+            "correlated. Fit one outcome at a time with FederatedLasso(alpha=0)."
+        )
 
     def coef_and_intercept(self, coef, intercept):
         return coef.T, intercept

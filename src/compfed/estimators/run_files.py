@@ -3,6 +3,7 @@
 FOLDER/model.safetensors   the fitted estimator (`model_file.py`)
 FOLDER/schema.toml         how raw rows are encoded, where there is a schema
 FOLDER/coefficients.csv    one line per feature
+FOLDER/summary.csv         standard errors, tests and intervals, where a summary was made
 FOLDER/evaluation.json     how well the model predicts, where it was evaluated
 FOLDER/config.json         the settings that the run was started with
 FOLDER/trace.npz           objective and costs, one row per evaluation
@@ -42,6 +43,7 @@ FILES = (
     "config.json",
     "schema.toml",
     "coefficients.csv",
+    "summary.csv",
     "evaluation.json",
     "trace.npz",
     ARRAYS,
@@ -69,7 +71,7 @@ def write_fit(
     """Write everything but the evaluation and the page: a run folder that `load_model`, `predict` and `report` can read."""
     make_folder(folder)
     # of an earlier fit: this one may have none, or be stopped before it has
-    for name in ("schema.toml", "evaluation.json", "trace.npz", "report.html"):
+    for name in ("schema.toml", "summary.csv", "evaluation.json", "trace.npz", "report.html"):
         (folder / name).unlink(missing_ok=True)
     save_model(model, folder)
     write_private(folder / "config.json", json.dumps(config, indent=2, default=str).encode())
@@ -77,6 +79,8 @@ def write_fit(
     if schema is not None:
         write_private(folder / "schema.toml", schema.to_toml().encode())
     write_private(folder / "coefficients.csv", coefficients_csv(model).encode())
+    if (summary := vars(model).get("_summary")) is not None:
+        summary.to_csv(folder / "summary.csv")
     with owner_only():
         with contextlib.suppress(AttributeError):  # of a model that was read from a file
             model.trace_.save(folder / "trace.npz")

@@ -13,6 +13,7 @@ from compfed.federation.queries import (
     Evaluate,
     FinishRound,
     HeldOut,
+    Inference,
     LeaveOneOut,
     Lipschitz,
     LocalUpdate,
@@ -30,6 +31,6 @@ from compfed.federation.table_one import TableOne
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "LeaveOneOut", "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Rows", "Score",
-    "Site", "SiteRefusal", "TableOne", "Tabulate", "ask", "for_site", "gather", "run_program",
+    "Inference", "LeaveOneOut", "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Rows",
+    "Score", "Site", "SiteRefusal", "TableOne", "Tabulate", "ask", "for_site", "gather", "run_program",
 ]  # fmt: skip

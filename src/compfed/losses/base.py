@@ -176,6 +176,10 @@ class LinearModel(Loss):
         """The least loss of a label y over all predictions: the deviance of a row is 2 (loss - saturated)."""
         return namespace(y).zeros(len(y))
 
+    def of_label(self, y: Numbers) -> Numbers:
+        """What the loss leaves out of -log P(y), a function of the label; for a summary of the likelihood."""
+        return namespace(y).zeros(len(y))
+
     @ignore_overflow
     def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""

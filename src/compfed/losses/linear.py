@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import xlogy
+from scipy.special import digamma, xlogy
 
 from compfed._utils.array_namespace import (
     Numbers,
@@ -386,6 +386,10 @@ class Poisson(OneOutput):
         """y - y log y, the loss at z = log y."""
         return y - xlogy(y, y)
 
+    def of_label(self, y: Numbers) -> Numbers:
+        """log(y!)."""
+        return log_gamma(y + 1.0)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y
 
@@ -439,6 +443,10 @@ class Gamma(OneOutput):
     def saturated(self, y: Numbers) -> Numbers:
         """1 + log y, the loss at z = log y."""
         return 1.0 + namespace(y).log(y)
+
+    def of_label(self, y: Numbers) -> Numbers:
+        """log y, which the likelihood has a multiple of that depends on the dispersion."""
+        return namespace(y).log(y)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         """Labels > 0, as they are."""
@@ -529,6 +537,16 @@ class NegativeBinomialLikelihood(NegativeBinomial):
         """The loss at z = log y."""
         theta = float(self.theta)
         return super().saturated(y) + y * np.log(theta) + log_gamma(np.asarray(theta)) - log_gamma(y + theta)
+
+    def of_label(self, y: Numbers) -> Numbers:
+        """log(y!)."""
+        return log_gamma(y + 1.0)
+
+    def shape_derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        """The derivative of the loss in log(theta), in NumPy."""
+        theta, r = float(self.theta), self._relative(z)
+        of_theta = softplus(r) + digamma(theta) - digamma(y + theta)
+        return theta * of_theta - (y + theta) * sigmoid(r) + y
 
 
 @record

@@ -87,6 +87,10 @@ class WithOffset(OneOutput):
     def usual_curvature(self, y: Numbers, share: Numbers) -> float:
         return self.loss.usual_curvature(y[..., 0], share)
 
+    def shape_derivative(self, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The derivative of the inner loss in log(theta)."""
+        return self.loss.shape_derivative(z + y[..., 1], y[..., 0])
+
     @property
     def conjugate(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """max_z theta z - loss(z + o, y) = loss*(theta, y) - theta o, for the squared loss.

@@ -16,6 +16,8 @@ kind "fit" (`compfed.estimators.export.result_of`)
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},
     table {rows, sites {name: rows}, columns, features, missing [{column, missing, instead}], references {column: level}, notes},
     communication {rounds, bytes_up, bytes_down, queries [{query, models, bytes_up, bytes_down, leaves}]},
+    summary {kind, errors, level, terms, compared, classes, coefficients, standard_errors, statistics, p_values, low, high, ratio_name,
+             ratios, ratio_low, ratio_high, why_no_errors, log_likelihood, deviance, aic, bic, null_test, notes, ...},
     trace {column: array}, algorithm, sites, schema (text), provenance, versions,
     evaluation {weight, events, how, brier, r2, ..., intervals {measure: [low, high]},
                 auc {value, rounding_low, rounding_high, confidence_low, confidence_high},

@@ -25,6 +25,7 @@ from compfed.report.coefficient_figures import (
     plot_path,
 )  # fmt: skip
 from compfed.report.figures import FLOOR, Curve, Panel, draw_panel
+from compfed.report.forest_figure import INTERCEPT, draw_forest, forest_rows
 from compfed.report.plots import Part, Plot, Series, static_svg, thinned
 from compfed.report.run_result import NETWORK
 from compfed.report.style import AXES, BLACK, BLUE, DASHES, GREY, PALE, blank
@@ -79,6 +80,7 @@ def fit_page(record: Record, folder: Path | None) -> Page:
     if (moved := words.traffic(record)) is not None:
         cards.append(html.card(*moved))
     parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
+    parts += _summary_parts(record)
     parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
     if record.get("table"):
         parts.append(html.section("The table", html.paragraphs(words.table_sentences(record["table"]))))
@@ -208,6 +210,62 @@ def _ratios(record: Record) -> tuple[str, list[str]] | None:
     if not found or np.shape(found["values"])[0] != 1:
         return None
     return found["name"], [words.ratio_text(value) for value in np.asarray(found["values"], float)[0]]
+
+
+def _summary_parts(record: Record) -> list[Part]:
+    """Standard errors, tests and intervals, with a forest plot."""
+    found = record.get("summary")
+    if not found:
+        return []
+    title = "Standard errors and intervals"
+    notes = [html.paragraph(note, "note") for note in found.get("notes", ())]
+    said = [
+        f"{found['kind'][0].upper()}{found['kind'][1:]}; standard errors: {words.ERRORS.get(found['errors'], found['errors'])}."
+    ]
+    if found.get("why_no_errors"):
+        said = [f"No standard errors: {found['why_no_errors'].removesuffix('.')}."]
+    level, ratio = f"{found['level']:.0%} interval", found.get("ratio_name")
+    named = ["terms"] + ["classes"] * any(found["classes"]) + ["compared"]
+    heads = ["variable", *["class"] * any(found["classes"]), "compared", "coefficient", "standard error"]
+    heads += [found["statistic_name"], "p", level, *([ratio, level] if ratio else [])]
+    columns = {
+        name: _floats(found[name])
+        for name in ("coefficients", "standard_errors", "statistics", "p_values", "low", "high")
+    }
+    ratios = [_floats(found[name]) for name in ("ratios", "ratio_low", "ratio_high")] if ratio else []
+    rows = []
+    for k in range(len(found["terms"])):
+        b, error, z, p, low, high = (values[k] for values in columns.values())
+        row = [
+            *(found[name][k] for name in named),
+            _coefficient_text(b),
+            words.number(error, 4),
+            words.number(round(z, 2), 4),
+        ]
+        row += [words.p_text(p), words.interval(low, high, words.number)]
+        if ratio and found["terms"][k] == INTERCEPT:
+            row += ["", ""]
+        elif ratio:
+            value, least, most = (each[k] for each in ratios)
+            row += [words.ratio_text(value), words.interval(least, most, words.ratio_text)]
+        rows.append(row)
+    parts: list[Part] = [html.section(title, html.paragraphs(said), html.table(heads, rows, "numbers"), *notes)]
+    facts = {"log-likelihood": "log_likelihood", "AIC": "aic", "BIC": "bic"}
+    facts |= {name: name for name in ("deviance", "theta", "dispersion")}
+    shown = [f"{name} {found[key]:.8g}" for name, key in facts.items() if found.get(key) is not None]
+    if test := found.get("null_test"):
+        p = words.p_text(test["p_value"])
+        shown.append(
+            f"likelihood-ratio test against no features: chi-squared {test['statistic']:.4g}, df {test['df']}, p {p}"
+        )
+    parts.append(html.paragraph(f"{'; '.join(shown)}.", "note") if shown else "")
+    if forest_rows(found)[0] and (static := static_svg(lambda: draw_forest(found), "forest")):
+        parts.append(
+            html.static_figure(
+                static, f"Forest plot: {ratio or 'coefficients'} with {found['level']:.0%} confidence intervals."
+            )
+        )
+    return parts
 
 
 def _path_parts(record: Record) -> list[Part]:
@@ -420,19 +478,36 @@ def _evaluation_parts(record: Record) -> list[Part]:
     ]
     for key in keys:
         if key != "auc":
-            rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+            each = [found[name].get(key) for name in columns]
+            rows.append([words.MEASURES[key], *map(_measure, each)])
+            if any(one is not None and None not in one[1:] and one[2] - one[1] > words.BOUNDED for one in each):
+                rows.append(
+                    [
+                        f"rounding bounds of the {words.MEASURES[key]}",
+                        *("-" if one is None else _bounds(*one) for one in each),
+                    ]
+                )
+            if key in (evaluation.get("confidence") or {}):
+                head = f"95 % confidence interval of the {words.MEASURES[key]} (Wilson)"
+                rows.append([head, *(words.share_interval(one, key) for one in columns.values())])
             continue
         each = [found[name].get(key) for name in columns]
         rows.append(["AUC (ties count half)", *("-" if one is None else f"{one[0]:.3f}" for one in each)])
         rows.append(["rounding bounds of the AUC", *("-" if one is None else _bounds(*one) for one in each)])
-        rows.append(["confidence interval of the AUC", *map(words.confidence, columns.values())])
+        rows.append(["95 % confidence interval of the AUC (DeLong)", *map(words.confidence, columns.values())])
     note = ""
-    if any(" to " in cell for row in rows for cell in row[1:]):
+    if any(" to " in cell for row in rows for cell in row[1:] if row[0].startswith("rounding")):
         why = {
             True: ": counts are known to blocks of rows only",
             False: ": some scores were not told apart",
         }.get(evaluation.get("rounded_counts"), "")
-        note = html.paragraph(f"Rounding bounds, a to b, contain the value for certain{why}.", "note")
+        note = html.paragraph(
+            f"Rounding bounds contain the value of these rows for certain{why}; the value is their middle.", "note"
+        )
+    if any(row[0].startswith("95 %") and " to " in "".join(row[1:]) for row in rows):
+        note += html.paragraph(
+            "Confidence intervals are about other rows like these; the rows are taken as independent.", "note"
+        )
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
     plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
     return [*parts, plots] if plots else parts
@@ -447,9 +522,7 @@ def _bounds(value: Any, low: Any, high: Any) -> str:
 def _measure(found: Sequence[Any] | None) -> str:
     if found is None:
         return "-"
-    value, low, high = found
-    if low is not None and high is not None and high - low > words.BOUNDED:
-        return f"{low:.3f} to {high:.3f}"
+    value = found[0]
     return f"{value:.3f}" if abs(value) < 100 else words.number(value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -21,6 +21,12 @@ FAMILIES = {
     "FederatedLogisticRegression": "Logistic regression",
     "FederatedMultiTaskLasso": "Multi-task lasso regression",
     "FederatedNuclearRegressor": "Low-rank regression",
+}
+ERRORS = {  # where standard errors come from
+    "model": "from the model (the Hessian of the log-likelihood)",
+    "HC0": "robust, HC0 (sandwich)",
+    "HC1": "robust, HC1 (sandwich, times n / (n - k))",
+    "cluster": "robust, clustered by site",
 }
 MEASURES = {  # of an evaluation, the most telling first
     "auc": "AUC", "r2": "R²", "deviance_explained": "deviance explained", "brier": "Brier score", "log_loss": "log-loss",
@@ -64,6 +70,20 @@ def ratio_text(ratio: float) -> str:
     if not np.isfinite(ratio) or ratio <= 0 or away == 0:
         return number(ratio)
     return number(ratio, min(3 + max(0, -int(np.floor(np.log10(away))) - 1), 12))
+
+
+def p_text(p: float) -> str:
+    """A p-value with three digits.
+
+    >>> p_text(0.01234), p_text(1e-9)
+    ('0.0123', '< 0.001')
+    """
+    return "-" if np.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3g}"
+
+
+def interval(low: float, high: float, shown: Callable[[float], str]) -> str:
+    """An interval in words; "-" where there is none."""
+    return "-" if np.isnan(low) else f"{shown(low)} to {shown(high)}"
 
 
 def size(count: float) -> str:
@@ -186,7 +206,7 @@ def goodness(result: Record) -> list[str]:
         if low is not None and high is not None and high - low > BOUNDED:
             said.append(f"Rounding bounds: {low:.3f} to {high:.3f}, which contain it for certain.")
         if key == "auc":
-            said.append(f"Confidence interval: {confidence(evaluation)}.")
+            said.append(f"95 % confidence interval (DeLong): {confidence(evaluation)}.")
     if evaluation and evaluation.get("how"):
         said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
     cv = result.get("cv")
@@ -222,6 +242,12 @@ def confidence(evaluation: Record | None) -> str:
     auc = (evaluation or {}).get("auc") or {}
     low, high = auc.get("confidence_low"), auc.get("confidence_high")
     return "not computed" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
+def share_interval(evaluation: Record | None, key: str) -> str:
+    """The confidence interval of a share of rows, such as the sensitivity."""
+    found = ((evaluation or {}).get("confidence") or {}).get(key)
+    return "-" if not found else f"{found[0]:.3f} to {found[1]:.3f}"
 
 
 def measures(evaluation: Record | None) -> list[tuple[str, float, float | None, float | None]]:

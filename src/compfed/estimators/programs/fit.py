@@ -17,6 +17,7 @@ from compfed._utils.text import join_names
 from compfed._utils.validation import check_distinct_names
 from compfed.errors import ClassesDifferWarning, InputError
 from compfed.estimators.programs.gap_and_uniqueness import certify_further
+from compfed.estimators.programs.likelihood import Likelihood, Normal
 from compfed.estimators.programs.per_column import read_bounds, read_factors
 from compfed.federation.enrolment import check_columns, max_hessian_columns
 from compfed.federation.queries import Describe, Description, Evaluate, Moments, MomentsSum
@@ -80,6 +81,10 @@ class Family:
     def fits_scale(self, standardize: bool) -> bool:
         """Whether the penalty of folds can be stated in the scaling of all rows, where columns have one scale for each fold."""
         return True
+
+    def likelihood(self, labels: Labels) -> Likelihood:
+        """The likelihood whose negative logarithm the loss is; raises `InputError` with the reason where it is none."""
+        return Normal()
 
     def null_intercept(self, labels: Labels) -> np.ndarray | None:
         """The best intercepts without features; None where that takes a search."""
@@ -309,7 +314,9 @@ class PreparedProblem:
 
     # --- problems without a penalty, on some of the coefficients ---
 
-    def _form(self) -> CoordinateForm:
+    @property
+    def form(self) -> CoordinateForm:
+        """The penalty at alpha = 1 with its bounds, coefficient by coefficient."""
         form = coordinate_form(self.at(1.0).regulariser, self.spec.d)
         assert form is not None, "only penalties of coefficients and groups have a support"
         return form
@@ -331,13 +338,13 @@ class PreparedProblem:
         used = self.unpenalised()
         used[: self.scaling.penalised] |= (np.atleast_2d(coef).T != 0).ravel()
         used[self.scaling.penalised :] = True
-        form = self._form()
+        form = self.form
         groups = np.unique(form.group[used])
         return used | np.isin(form.group, groups[groups >= 0])
 
     def restricted(self, kept: np.ndarray) -> FederatedProblem:
         """The problem without a penalty, the coefficients outside `kept` held at 0. Bounds still apply."""
-        form = self._form()
+        form = self.form
         lower, upper = (np.where(kept, side, 0.0) for side in (form.lower, form.upper))
         own = replace(self.spec, hessian_columns=self.own_hessian_columns, max_hessian_columns=self.own_max)
         return own.with_regulariser(Box(lower, upper))

@@ -18,14 +18,14 @@ sum_j p_j n_j / (P N): the pairs that share a bin. Scores that share a bin narro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.estimators.evaluation import Auc, CalibrationCurve, Evaluation, RocCurve
+from compfed.estimators.evaluation import WILSON, Auc, CalibrationCurve, Evaluation, RocCurve, wilson
 from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path_and_cv import check_classes_of_splits, check_cv
@@ -188,10 +188,7 @@ def _evaluate_parts(
     nulls = found if by_offset else [None] * len(groups)
     lines = [(*found[2 * g], *found[2 * g + 1]) if recalibrated else (np.nan,) * 3 for g in range(len(groups))]
     return [
-        replace(
-            _evaluation(parts[0].model, one, line, centre, threshold, how, walled, null),
-            rows=sum(rows[k] for k in group),
-        )
+        _evaluation(parts[0].model, one, line, centre, threshold, how, walled, sum(rows[k] for k in group), null)
         for one, line, null, group in zip(scored, lines, nulls, groups, strict=True)
     ]
 
@@ -292,6 +289,25 @@ class Scored:
         ties = float(self._pairs(k)[self._tied(k)].sum()) if (self.low[k] == self.high[k]).all() else 0.0
         ends = low + ties / 2, high - ties / 2  # which rounding may turn around
         return min(ends), max(ends)
+
+    def error(self, k: int) -> float | None:
+        """The standard error of the AUC of score k by DeLong's formula, from the rows in each bin; None without two rows of each kind.
+
+        A row of the class is above a share v of the others, those in its bin by half, and likewise a row of the others: the variance is
+        that of v over the rows of the class, divided by their number, and the same the other way round. Where no two rows with
+        different scores share a bin this is the formula for single rows.
+        """
+        N, P = self.totals(k)
+        if not (N > 1 and P > 1):
+            return None
+        middle = (self.low[k][:, 0] + self.high[k][:, 0]) / 2
+        n, p = (np.diff(middle[g], prepend=0.0, append=whole) for g, whole in ((0, N), (1, P)))
+        below, above = (np.cumsum(n) - n / 2) / N, 1.0 - (np.cumsum(p) - p / 2) / P
+        of_class, of_others = (
+            float(rows @ (v - rows @ v / rows.sum()) ** 2) / (whole - 1) / whole
+            for rows, v, whole in ((p, below, P), (n, above, N))
+        )
+        return float(np.sqrt(of_class + of_others))
 
     def uncertainty(self, k: int) -> np.ndarray:
         """The share of the pairs that each bin holds, the two open ones included; 0 for a bin of equal scores."""
@@ -448,13 +464,14 @@ def _evaluation(
     threshold: float,
     how: str,
     walled: bool,
+    rows: int,
     null_with_offset: float | None = None,
 ) -> Evaluation:
     sums, classes = scored.sums, model.classes
     weight = float(sums.weight)
     if classes is None:
         null = np.nan if model.offset and null_with_offset is None else null_with_offset
-        numbers = _regression(model.loss, sums, centre, how, null)
+        numbers = replace(_regression(model.loss, sums, centre, how, null), rows=rows)
         # under a policy sites round their sums of absolute errors
         return replace(numbers, mae=None, rounded_counts=True) if walled else numbers
     each = np.asarray(sums.class_weights)
@@ -466,14 +483,24 @@ def _evaluation(
     }  # fmt: skip
     kind = "two classes" if len(classes) == 2 else "several classes"
     found |= {"how": how, "weight": weight, "classes": tuple(classes.tolist()), "class_weights": each, "kind": kind}
-    found["rounded_counts"] = walled
+    found |= {"rounded_counts": walled, "rows": rows}
+    counted = rows == weight  # each row once: what a sampling interval takes
     by_class = np.array([scored.auc(k) for k in range(len(scored.edges))])
-    found |= {"auc": Auc.within(*by_class.mean(axis=0)), "auc_by_class": tuple(Auc.within(*each) for each in by_class)}
+    errors = [scored.error(k) if counted else None for k in range(len(scored.edges))]
+    each_auc = tuple(Auc.within(low, high, error) for (low, high), error in zip(by_class.tolist(), errors, strict=True))
+    found |= {
+        "auc": each_auc[0] if len(each_auc) == 1 else Auc.within(*by_class.mean(axis=0)),
+        "auc_by_class": each_auc,
+    }
     if len(classes) > 2:
-        return Evaluation(**found, **_table(sums, weight))
+        table = _table(sums, weight)
+        return Evaluation(
+            **found, **table, **(_wilson({"accuracy": (table["accuracy"] * weight, weight)}) if counted else {})
+        )
     slope, intercept, in_the_large = line
+    at = _at_threshold(scored, threshold)
     return Evaluation(
-        **found, threshold=threshold, events=float(each[1]), **_at_threshold(scored, threshold),
+        **found, threshold=threshold, events=float(each[1]), **at, **(_wilson(_shares(at["confusion"])) if counted else {}),
         calibration_slope=slope, calibration_intercept=intercept, calibration_in_the_large=in_the_large,
         roc=_roc(scored), calibration=_calibration_curve(scored),
     )  # fmt: skip
@@ -512,6 +539,21 @@ def _at_threshold(scored: Scored, threshold: float) -> dict[str, Any]:
     found["confusion"] = matrices[0]
     found["confusion_low"], found["confusion_high"] = np.minimum(*matrices[1:]), np.maximum(*matrices[1:])
     return found
+
+
+def _shares(confusion: np.ndarray) -> dict[str, tuple[float, float]]:
+    """The rows that each share at a threshold counts, and of how many."""
+    (tn, fp), (fn, tp) = confusion.tolist()
+    return {
+        "sensitivity": (tp, tp + fn), "specificity": (tn, tn + fp), "ppv": (tp, tp + fp), "npv": (tn, tn + fn),
+        "accuracy": (tp + tn, tn + fp + fn + tp),
+    }  # fmt: skip
+
+
+def _wilson(shares: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """The confidence intervals of shares of rows."""
+    found = {name: wilson(*share) for name, share in shares.items()}
+    return {"confidence": {name: ends for name, ends in found.items() if ends is not None}, "confidence_method": WILSON}
 
 
 def _table(sums: Score.Reply, weight: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pkgutil
 from compfed.federation.queries.describe import Describe, Description
 from compfed.federation.queries.evaluate import Evaluate
 from compfed.federation.queries.held_out import HeldOut, HeldOutSum
+from compfed.federation.queries.inference import Inference
 from compfed.federation.queries.leave_one_out import LeaveOneOut
 from compfed.federation.queries.lipschitz import Lipschitz
 from compfed.federation.queries.moments import Moments, MomentsSum
@@ -23,8 +24,8 @@ from compfed.federation.queries.tabulate import Tabulate, TabulateSum
 from compfed.federation.query import Query
 
 __all__ = [
-    "LEAVES", "QUERIES", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut", "HeldOutSum", "LeaveOneOut",
-    "Lipschitz", "LocalUpdate", "Moments", "MomentsSum", "Score", "Tabulate", "TabulateSum", "UpdateSum",
+    "LEAVES", "QUERIES", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut", "HeldOutSum", "Inference",
+    "LeaveOneOut", "Lipschitz", "LocalUpdate", "Moments", "MomentsSum", "Score", "Tabulate", "TabulateSum", "UpdateSum",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from compfed.federation.queries import (
     Evaluate,
     FinishRound,
     HeldOut,
+    Inference,
     LeaveOneOut,
     Lipschitz,
     LocalUpdate,
@@ -26,6 +27,7 @@ from compfed.federation.queries import (
 from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
 from compfed.federation.query import Query
 from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
+from compfed.federation.site.inference import inference
 from compfed.federation.site.leave_one_out import left_out
 from compfed.federation.site.rows import FoldOrder
 from compfed.federation.site.scoring import score
@@ -222,6 +224,7 @@ ANSWERS: dict[type[Query], Callable[[Any, Answers], object]] = {
     Lipschitz: _lipschitz,
     Evaluate: _evaluated,
     HeldOut: _held_out,
+    Inference: lambda query, message: inference(query, message.site),
     LeaveOneOut: lambda query, message: left_out(query, message.site),
     Score: lambda query, message: score(query, message.site),
     LocalUpdate: lambda query, message: message.site.memory.take_part(query),

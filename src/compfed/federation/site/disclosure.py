@@ -28,6 +28,7 @@ from compfed.federation.queries import (
     Evaluate,
     FinishRound,
     HeldOut,
+    Inference,
     LeaveOneOut,
     Lipschitz,
     LocalUpdate,
@@ -35,6 +36,7 @@ from compfed.federation.queries import (
     Score,
     Tabulate,
 )
+from compfed.federation.queries.inference import CLUSTERS
 from compfed.federation.query import Query
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import (
@@ -71,6 +73,7 @@ HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
 CLASS_WEIGHTED = (ClassWeightedLogistic, ClassWeightedSoftmax)
 MAX_CLASS_RATIO = 1000.0  # of the weights of two classes
 POLICY_EDGES = 100  # thresholds of a score under a policy
+PRODUCTS_SCORES = 5  # scores that the products of a robust covariance are charged as
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -105,7 +108,8 @@ class DisclosurePolicy:
     accepts : names, default=()
         "module:class" of losses that are not compfed's and may be evaluated here.
     max_scored_models : int, default=50
-        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten.
+        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten, and robust standard errors
+        (`summary(se="HC0")`) five.
 
     Examples
     --------
@@ -222,6 +226,45 @@ def _left_out_rule(policy: DisclosurePolicy, query: LeaveOneOut, guard: Guard) -
     return charge._replace(hessian_columns=columns)
 
 
+def _inference_rule(policy: DisclosurePolicy, query: Inference, guard: Guard) -> Charge:
+    """As a Hessian on the same columns, with the squared residuals in place of second derivatives: they rest on enough rows, too.
+
+    Without a rule of their own they would be those of a few rows with large residuals. The products of many models span the
+    matrices a a^T of single rows, as many Hessians do, so that they are charged as scores are.
+    """
+    known = _admitted(policy, query.objective, guard)
+    columns = _check_hessian(policy, query, guard) if query.coords.size else frozenset[int]()
+    if query.coords.size and isinstance(known.loss, CLASS_WEIGHTED):
+        raise _Broken("robust covariances with class weights would show each class alone; leave out class_weight")
+    if query.clustered and (guard.agreement is None or len(guard.agreement.names) < CLUSTERS):
+        raise _Broken(
+            f"a covariance clustered by site needs at least {CLUSTERS} sites: of fewer, gradients of single sites follow from it"
+        )
+    scored = PRODUCTS_SCORES if query.coords.size else 0
+    charge = Charge(scored_models=scored)
+    if scored and guard.charged.scored_models + scored > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
+    charge = _check_models(policy, query.objective, query.x[None], guard, charge)
+    least = float(policy.min_rows)
+    if columns and policy.max_hessian_share < np.inf:
+        least = max(least, len(columns) / policy.max_hessian_share)
+    if not _effective(_squared_residuals(query, guard), least):
+        raise _Broken(
+            "the squared residuals of a few rows are most of their sum; use standard errors of the model", charge
+        )
+    return charge._replace(hessian_columns=columns)
+
+
+def _squared_residuals(query: Inference, guard: Guard) -> np.ndarray:
+    """The weight of each row in the products of `Inference`."""
+    data, x = guard.rows.dataset(query.objective), np.asarray(query.x, float)
+    loss, y = profiled(query.objective, data, x) if query.objective.profile else (query.objective.loss, data.y)
+    z = loss.predictions(x, data.A) if hasattr(loss, "predictions") else product(data.A, x)  # pyright: ignore[reportAttributeAccessIssue]
+    r = np.asarray(loss.derivative(z, y), float).reshape(len(y), -1)  # pyright: ignore[reportAttributeAccessIssue]  # of linear models
+    weights = np.asarray(guard.rows.weights, float)
+    return np.where(weights > 0, weights ** (2 if query.squared_weights else 1) * (r**2).sum(axis=1), 0.0)
+
+
 def _score_rule(policy: DisclosurePolicy, query: Score, guard: Guard) -> Charge:
     """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
     _admitted(policy, query.objective, guard)
@@ -261,6 +304,7 @@ RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
     Lipschitz: _lipschitz_rule,
     Evaluate: _evaluate_rule,
     HeldOut: _held_out_rule,
+    Inference: _inference_rule,
     LeaveOneOut: _left_out_rule,
     Score: _score_rule,
     LocalUpdate: _update_rule,
@@ -343,7 +387,7 @@ def _check_dual(query: Evaluate, loss: Loss) -> None:
         raise _Broken("the dual point is one at which the conjugate of a row may be infinite")
 
 
-def _check_hessian(policy: DisclosurePolicy, query: Evaluate | LeaveOneOut, guard: Guard) -> frozenset[int]:
+def _check_hessian(policy: DisclosurePolicy, query: Evaluate | Inference | LeaveOneOut, guard: Guard) -> frozenset[int]:
     """The columns of the table whose second derivatives are asked for."""
     if query.coords is None:
         return frozenset()
@@ -420,7 +464,12 @@ def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndar
     are in their span: a default cross-validation over four sites would show some rows. Second derivatives that are the same at
     every model say nothing more the second time, and are not rounded.
     """
-    if policy is None or policy.max_hessian_share == np.inf or getattr(loss, "quadratic", False):
+    return packed if getattr(loss, "quadratic", False) else rounded(policy, packed)
+
+
+def rounded(policy: DisclosurePolicy | None, packed: np.ndarray) -> np.ndarray:
+    """The upper triangle of a sum of squares, rounded to `HESSIAN_BITS` bits of sqrt(H_ii H_jj) under a policy with that rule."""
+    if policy is None or policy.max_hessian_share == np.inf:
         return packed
     w = (int(np.sqrt(8 * packed.size + 1)) - 1) // 2
     size = np.sqrt(np.abs(np.diag(symmetric_matrix(packed, w))))
