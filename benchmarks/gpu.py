@@ -132,16 +132,17 @@ def participation(shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
     n, m, d = shape
     some = max(n // 10, 1)
     among, alone = problem_of(n, m, d), problem_of(some, m, d)
-    found = []
+    found, kinds = [], ("", "")
     for _ in range(turns):
         (sampled, kernel), (all_of_them, other) = round_time(among, participants=some), round_time(alone)
+        kinds = kernel["kind"], other["kind"]
         found.append((1e3 * sampled, 1e3 * all_of_them, sampled / all_of_them))
         print(
-            f"{n:>6} x {m} x {d:<5}{found[-1][0]:>9.4f}{found[-1][1]:>9.4f} ms{found[-1][2]:>7.2f}  {kernel['kind']}",
+            f"{n:>6} x {m} x {d:<5}{found[-1][0]:>9.4f}{found[-1][1]:>9.4f} ms{found[-1][2]:>7.2f}  {kinds[0]}",
             flush=True,
         )
     return {"shape": shape, "of all": [f[0] for f in found], "alone": [f[1] for f in found], "ratio": [f[2] for f in found]} | {
-        "kernel": kernel["kind"], "kernel alone": other["kind"]
+        "kernel": kinds[0], "kernel alone": kinds[1]
     }  # fmt: skip
 
 

@@ -181,9 +181,9 @@ def test_one_pass_over_the_rows_of_some_clients(interpreted, method):
     interpreted.setattr(kernels, "ON_CHIP", 0)
     sites = federation("signs", sizes=(70,) * 5)  # clients of one size are one bucket
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), sites, dtype="float64")
-    algorithm, how = default_steps(method, problem, tau=3), {"participants": 2, "seed": 3}
-    plain = cf.simulation.run_plain(problem, algorithm, ROUNDS, **how)
-    trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS, **how)
+    algorithm = default_steps(method, problem, tau=3)
+    plain = cf.simulation.run_plain(problem, algorithm, ROUNDS, participants=2, seed=3)
+    trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS, participants=2, seed=3)
     assert trace.provenance["kernel"]["kind"] == "one pass"
     np.testing.assert_allclose(trace.x, plain.x, rtol=0, atol=2e-6 * np.abs(plain.x).max())
 

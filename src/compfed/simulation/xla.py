@@ -201,7 +201,7 @@ class _Clients(NamedTuple):
         chosen_first = who is not None and len(data.buckets) == 1
         in_turn = at_once == 1
         kernel = self.options.kernel
-        if chosen_first and kernel is not None:
+        if who is not None and chosen_first and kernel is not None:
             return self._where_they_are(update, states, kernel, who)
 
         def one(client: Any) -> PyTree:
