@@ -305,7 +305,8 @@ def sites_of_parts(
     features = [set_readonly(part.A) for part in encoded]  # so that they are not copied
     made = from_arrays(features, labels, names, source, sample_weight=weights, columns=encoded[0].columns)
     offsets: Any = None if encoded[0].offset is None else tuple(part.offset for part in encoded)
-    return replace(made, schema=schema, raw=tuple(tables), offsets=offsets)
+    strata: Any = None if encoded[0].strata is None else tuple(part.strata for part in encoded)
+    return replace(made, schema=schema, raw=tuple(tables), offsets=offsets, strata=strata)
 
 
 def _grouped(
@@ -317,7 +318,7 @@ def _grouped(
 ) -> Sites:
     """The sites of one table in several files, by its column of sites."""
     raw = joined(tables, "the table")
-    fields = ("A", "y", "weights", "offset")
+    fields = ("A", "y", "weights", "offset", "strata")
     parts: Any = {name: [getattr(part, name) for part in encoded] for name in fields}
     whole = replace(encoded[0], **{name: np.concatenate(v) for name, v in parts.items() if v[0] is not None})
     found, rows = group_rows(np.concatenate([table.columns[site].words() for table in tables]).astype(str))

@@ -27,9 +27,10 @@ from compfed.estimators.regression import (
     FederatedNuclearRegressor,
     FederatedPoissonRegressor,
 )
+from compfed.estimators.survival import FederatedCox, FederatedCoxCV
 
 __all__ = [
-    "Evaluation", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
+    "Evaluation", "FederatedCox", "FederatedCoxCV", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
     "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",

@@ -43,6 +43,7 @@ from compfed.losses import (
     Logistic,
     Loss,
     OneOutput,
+    SiteLoss,
     SmoothedQuantile,
     Softmax,
     Squared,
@@ -279,7 +280,7 @@ class Admitted(NamedTuple):
     """An objective that a policy admits, and the rule for its models."""
 
     loss: Loss  # without its offset
-    rule: EffectiveRows
+    rule: EffectiveRows | RowsAtRisk
 
     @property
     def is_quadratic(self) -> bool:
@@ -293,7 +294,10 @@ def _admitted(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) 
     if found is None:
         _check_objective(policy, objective, loss := unwrapped(objective.loss), guard)
         data, all_rows = guard.rows.dataset(objective), guard.rows.shares_of(None)
-        rule = EffectiveRows.of(policy.min_rows, objective.loss, data.y, data.q, all_rows)
+        if isinstance(loss, SiteLoss):
+            rule = RowsAtRisk(data.q, all_rows, float(policy.min_rows))
+        else:
+            rule = EffectiveRows.of(policy.min_rows, objective.loss, data.y, data.q, all_rows)
         found = guard.admitted[objective] = Admitted(loss, rule)
     return found
 
@@ -315,7 +319,9 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: L
     ):
         name = "delta" if isinstance(loss, Huber) else "smoothing"
         raise _Broken(f"{name}={width:g} is below {MIN_SCALE:.0%} of the spread of its labels; use a larger {name}")
-    if guard.rows.offset is not None and not isinstance(objective.loss, WithOffset):
+    if isinstance(loss, SiteLoss):
+        _check_events(policy, objective, guard)
+    elif guard.rows.offset is not None and not isinstance(objective.loss, WithOffset):
         raise _Broken("its rows have an offset and this loss has none: two sums could differ by the rows with one")
     if isinstance(loss, CLASS_WEIGHTED):
         rows = np.unique(guard.rows.labels[guard.rows.used], return_counts=True)[1]
@@ -326,6 +332,15 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: L
             raise _Broken(
                 f"a class weighs over {MAX_CLASS_RATIO:g} times as much as another; use class weights that are closer together"
             )
+
+
+def _check_events(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) -> None:
+    """Events of too few rows would be told by a sum: a site has enough of them, or none, to train with and held out."""
+    happened = guard.rows.labels.reshape(len(guard.rows.labels), -1)[:, -1] > 0
+    all_rows, kept = guard.rows.used, guard.rows.weights_of(objective.subset) > 0
+    for rows in (all_rows, kept, all_rows & ~kept):
+        if 0 < np.count_nonzero(happened & rows) < policy.min_level_rows:
+            raise _Broken("fewer rows than its min_level_rows have an event, of all rows or of a fold; use a smaller cv")
 
 
 def _check_dual(query: Evaluate, loss: Loss) -> None:
@@ -488,6 +503,28 @@ class EffectiveRows(NamedTuple):
         size, label = self.share * abs(derivative).sum(axis=-1), y[:, 0] if isinstance(loss, WithOffset) else y
         each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in self.codes]
         return functools.reduce(and_, each, found)
+
+
+class RowsAtRisk(NamedTuple):
+    """The same rule for a loss of a whole site: a_l, the part of row l in the second derivatives, takes the place of h_l.
+
+    It holds in every stratum that has an event: the sums of a stratum rest on its own rows alone.
+    """
+
+    q: np.ndarray  # shares of the rows to train with
+    share: np.ndarray  # of all rows
+    min_rows: float
+
+    def holds(self, loss: SiteLoss, x: np.ndarray, A: Numbers, y: np.ndarray) -> bool:
+        """Whether the rule holds for the model x."""
+        for shares, least in ((self.share, self.min_rows), (self.q, TRAINING * self.min_rows)):
+            a, stratum = loss.row_curvatures(x, A, y, shares)
+            if not np.isfinite(a).all():
+                return False
+            total, squares = np.bincount(stratum, a), np.bincount(stratum, a * a)
+            if not (total**2 >= (1 - 1e-6) * least * squares).all():
+                return False
+        return True
 
 
 def _effective(h: Numbers, least: Numbers) -> Numbers:
