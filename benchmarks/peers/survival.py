@@ -1,7 +1,7 @@
 """Reference values of lifelines and scikit-survival for the tables of tests/survival; run once, in an environment of their own:
 
-    python -m venv peers && peers/bin/pip install lifelines scikit-survival
-    peers/bin/python benchmarks/peers/survival.py > tests/survival/references_python.json
+python -m venv peers && peers/bin/pip install lifelines scikit-survival
+peers/bin/python benchmarks/peers/survival.py > tests/survival/references_python.json
 """
 
 import json
@@ -29,7 +29,13 @@ for path in sorted(Path("tests/survival/tables").glob("*.csv")):
     more = {"entry_col": "entry"} if entered else {}
     used = used if entered else used.drop(columns="entry")
     fit = CoxPHFitter().fit(
-        used, "time", "event", strata=["site"], weights_col="weight", fit_options={"precision": 1e-12, "max_steps": 500}, **more
+        used,
+        "time",
+        "event",
+        strata=["site"],
+        weights_col="weight",
+        fit_options={"precision": 1e-12, "max_steps": 500},
+        **more,
     )
     found[f"{path.stem}/lifelines/coef"] = fit.params_[FEATURES].tolist()
     found[f"{path.stem}/lifelines/loglik"] = fit.log_likelihood_
@@ -42,7 +48,9 @@ for path in sorted(Path("tests/survival/tables").glob("*.csv")):
         net = CoxnetSurvivalAnalysis(alphas=GRID, l1_ratio=1.0, tol=1e-14, max_iter=10**6).fit(X, y)
         found[f"{path.stem}/sksurv/coxnet"] = net.coef_.T.tolist()
         risk = d[FEATURES].to_numpy() @ one.coef_
-        found[f"{path.stem}/sksurv/concordance"] = list(map(float, concordance_index_censored(y["event"], y["time"], risk)))
+        found[f"{path.stem}/sksurv/concordance"] = list(
+            map(float, concordance_index_censored(y["event"], y["time"], risk))
+        )
         a, b = d[d.x4 == 0], d[d.x4 == 1]
         found[f"{path.stem}/lifelines/logrank"] = logrank_test(a.time, b.time, a.event, b.event).test_statistic
         km = [KaplanMeierFitter().fit(part.time, part.event).predict([5, 10, 20, 40]).tolist() for part in (a, b)]

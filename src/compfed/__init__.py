@@ -67,7 +67,8 @@ _NAMES = {
     "algorithms": "register",
     "errors": "ClassesDifferWarning Divergence EdgeOfGridWarning InputError LeftOutWarning NotUniqueWarning OneSiteWarning RunWarning "
     "StepSizeWarning",
-    "estimators": "Evaluation FederatedCox FederatedCoxCV FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
+    "estimators": "Evaluation FederatedCox FederatedCoxCV "
+    "FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
     "FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNegativeBinomialRegressor "

@@ -1,6 +1,6 @@
-"""Write the survival tables of these tests, `tables/*.csv`; run once. The values are drawn, and rounded so that every program reads the same.
+"""Write the survival tables of these tests, `tables/*.csv`; run once. Every program reads the same rounded values.
 
-    python tests/survival/make_survival_tables.py
+python tests/survival/make_survival_tables.py
 """
 
 from pathlib import Path
@@ -20,7 +20,9 @@ def drawn(seed: int, rows: int, *, ties: bool, entry: bool, weights: bool) -> di
     event, time = (time <= censored).astype(int), np.minimum(time, censored) + 0.5
     start = np.round(0.6 * time * rng.random(rows) * (rng.random(rows) < 0.5), 2)
     time = np.ceil(time) if ties else np.round(time, 4)
-    start = np.minimum(start, time - 0.25) + (0.11 if ties else 0.0)  # never at an event time: statsmodels counts such a row
+    start = np.minimum(start, time - 0.25) + (
+        0.11 if ties else 0.0
+    )  # never at an event time: statsmodels counts such a row
     found = {f"x{k + 1}": X[:, k] for k in range(4)}
     found |= {"site": np.sort(rng.choice(3, rows, p=[0.5, 0.3, 0.2])), "stratum": rng.integers(0, 2, rows)}
     found |= {"entry": np.round(start, 2) if entry else np.zeros(rows), "time": time, "event": event}
@@ -44,5 +46,8 @@ TABLES["lonely"] = lonely
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, table in TABLES.items():
-        lines = [",".join(table), *(",".join(f"{value:.10g}" for value in row) for row in zip(*table.values(), strict=True))]
+        lines = [
+            ",".join(table),
+            *(",".join(f"{value:.10g}" for value in row) for row in zip(*table.values(), strict=True)),
+        ]
         (FOLDER / f"{name}.csv").write_text("\n".join(lines) + "\n")

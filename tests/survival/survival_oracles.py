@@ -51,7 +51,9 @@ def reference(which: str) -> dict[str, Any]:
     return json.loads((HERE / f"references_{which}.json").read_text())
 
 
-def log_likelihood(beta: Any, t: SurvivalTable, ties: str, strata: np.ndarray, offset: Any = 0.0, kept: Any = None) -> Any:
+def log_likelihood(
+    beta: Any, t: SurvivalTable, ties: str, strata: np.ndarray, offset: Any = 0.0, kept: Any = None
+) -> Any:
     """The log partial likelihood by its definition, one event time after another, in the precision of beta."""
     kind = np.asarray(beta).dtype.type
     kept = np.ones(len(t.X), bool) if kept is None else kept

@@ -8,17 +8,19 @@ import sys
 import numpy as np
 import pytest
 from statsmodels.duration.hazard_regression import PHReg
+from survival_oracles import NAMES, log_likelihood, table
 
 import compfed as cf
 from compfed.errors import InputError
 from compfed.losses import CoxPartialLikelihood
-from survival_oracles import NAMES, log_likelihood, table
 
 TIES = ["efron", "breslow"]
 
 
 def evaluated(loss, x, A, y, q):
-    found = loss.evaluate(np.atleast_2d(x), A, y, q[None], np.zeros(len(np.atleast_2d(x)), int), np.linalg.norm(A, axis=1))
+    found = loss.evaluate(
+        np.atleast_2d(x), A, y, q[None], np.zeros(len(np.atleast_2d(x)), int), np.linalg.norm(A, axis=1)
+    )
     return found.value, found.gradient
 
 
@@ -33,7 +35,10 @@ def test_value_gradient_and_hessian_are_those_of_the_definition(name, ties):
     for k, x in enumerate(models):
         exact = -log_likelihood(x.astype(np.longdouble), t, ties, t.cell, t.offset) / W
         assert value[k] == pytest.approx(float(exact), rel=1e-13)
-    x, h = models[0].astype(np.longdouble), np.longdouble(1e-5)  # central differences in longdouble: errors of h^2 and eps / h^2
+    x, h = (
+        models[0].astype(np.longdouble),
+        np.longdouble(1e-5),
+    )  # central differences in longdouble: errors of h^2 and eps / h^2
     each = np.eye(4, dtype=np.longdouble) * h * np.array([1, 0.02, 5, 1])
     f = lambda v: -log_likelihood(v, t, ties, t.cell, t.offset) / W  # noqa: E731
     step = np.diag(each)

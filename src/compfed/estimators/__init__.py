@@ -30,7 +30,8 @@ from compfed.estimators.regression import (
 from compfed.estimators.survival import FederatedCox, FederatedCoxCV
 
 __all__ = [
-    "Evaluation", "FederatedCox", "FederatedCoxCV", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
+    "Evaluation", "FederatedCox", "FederatedCoxCV",
+    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
     "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",

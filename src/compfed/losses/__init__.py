@@ -38,7 +38,8 @@ from compfed.losses.linear import (
 from compfed.losses.offset import WithOffset
 
 __all__ = [
-    "ClassWeightedLogistic", "ClassWeightedSoftmax", "CoxPartialLikelihood", "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs",
+    "ClassWeightedLogistic", "ClassWeightedSoftmax", "CoxPartialLikelihood",
+    "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs",
     "Model", "MultiSquared", "NegativeBinomial", "NegativeBinomialLikelihood", "OneOutput", "Poisson", "SiteLoss",
     "SmoothedQuantile", "Softmax", "Squared", "SquaredHinge", "WithOffset", "from_function",
 ]  # fmt: skip

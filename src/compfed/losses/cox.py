@@ -69,7 +69,9 @@ class RiskSets:
         self.bounds = np.append(bounds, groups)  # of the strata, in groups
         self.stratum = np.searchsorted(bounds, self.first, side="right") - 1  # of every row here
         self.of_group = np.repeat(np.arange(len(bounds)), np.diff(self.bounds))
-        self.leaving = np.flatnonzero(self.last < self.bounds[1:][self.stratum])  # before the last group of their stratum
+        self.leaving = np.flatnonzero(
+            self.last < self.bounds[1:][self.stratum]
+        )  # before the last group of their stratum
         self.events = np.flatnonzero(self.event)  # sorted by group, as all rows
         self.event_starts = np.searchsorted(self.first[self.events], np.arange(groups))
         self.ties = np.diff(np.append(self.event_starts, len(self.events)))  # n_k
@@ -153,7 +155,9 @@ class _AtModels(NamedTuple):
     a: np.ndarray  # (rows, models), of the rows here
     r: np.ndarray  # (rows, models): w exp(z), on the scale of the stratum
     S0: np.ndarray  # (groups, models)
-    squares: tuple[np.ndarray, np.ndarray, np.ndarray]  # (groups, models): w_k sum_l c_l^i (S0 / denominator)^2, i = 0, 1, 2
+    squares: tuple[
+        np.ndarray, np.ndarray, np.ndarray
+    ]  # (groups, models): w_k sum_l c_l^i (S0 / denominator)^2, i = 0, 1, 2
 
 
 @record
@@ -216,7 +220,9 @@ class CoxPartialLikelihood(SiteLoss):
                 "time and event, or entry, time and event, in this order."
             )
         if not (y[:, ENTRY] < y[:, TIME]).all():
-            raise InputError("the entry of a row must be before its time; at some it is not. Mend these rows, or drop them.")
+            raise InputError(
+                "the entry of a row must be before its time; at some it is not. Mend these rows, or drop them."
+            )
         return y
 
     @ignore_overflow
@@ -245,7 +251,9 @@ class CoxPartialLikelihood(SiteLoss):
             return risk, None
         rows, ends = risk.rows, risk.bounds
         z = np.asarray(product(A, np.ascontiguousarray(X.T)))[rows] + y[rows, OFFSET][:, None]
-        largest = np.maximum.reduceat(z, np.append(risk.starts, 0)[ends[:-1]], axis=0)  # of each stratum: nothing overflows
+        largest = np.maximum.reduceat(
+            z, np.append(risk.starts, 0)[ends[:-1]], axis=0
+        )  # of each stratum: nothing overflows
         r = np.exp(z - largest[risk.stratum])
         r *= y[rows, WEIGHT][:, None]
         D0 = risk.of_events(r)

@@ -340,7 +340,9 @@ def _check_events(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Gua
     all_rows, kept = guard.rows.used, guard.rows.weights_of(objective.subset) > 0
     for rows in (all_rows, kept, all_rows & ~kept):
         if 0 < np.count_nonzero(happened & rows) < policy.min_level_rows:
-            raise _Broken("fewer rows than its min_level_rows have an event, of all rows or of a fold; use a smaller cv")
+            raise _Broken(
+                "fewer rows than its min_level_rows have an event, of all rows or of a fold; use a smaller cv"
+            )
 
 
 def _check_dual(query: Evaluate, loss: Loss) -> None:

@@ -254,10 +254,11 @@ class Rows:
             labels = np.column_stack([np.asarray(labels, float), self.offset])
         loss = objective.loss
         try:
-            if isinstance(loss, SiteLoss):
-                y = loss.encode(labels, self.strata, self.offset, self.weights)
-            else:
-                y = loss.encode(labels)
+            y = (
+                loss.encode(labels, self.strata, self.offset, self.weights)
+                if isinstance(loss, SiteLoss)
+                else loss.encode(labels)
+            )
         except InputError as error:
             raise InputError(f"site {self.name!r}: {error}") from None
         start = np.asarray(getattr(objective.loss, "start", np.zeros(objective.loss.size(A.shape[1]))), dtype)
