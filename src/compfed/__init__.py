@@ -73,7 +73,7 @@ _NAMES = {
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNegativeBinomialRegressor "
     "FederatedNegativeBinomialRegressorCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
-    "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
+    "FederatedPoissonRegressor FederatedPoissonRegressorCV KaplanMeier kaplan_meier regularisation_path",
     "estimators.model_file": "load_model save_model",
     "federation.tables": "describe",
     "problem": "LazyProblem Problem",

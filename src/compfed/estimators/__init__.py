@@ -2,6 +2,7 @@
 
 from compfed.estimators.classification import FederatedLogisticRegression
 from compfed.estimators.evaluation import Evaluation
+from compfed.estimators.kaplan_meier import KaplanMeier, kaplan_meier
 from compfed.estimators.path_and_cv import (
     FederatedElasticNetCV,
     FederatedGammaRegressorCV,
@@ -37,5 +38,6 @@ __all__ = [
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
     "FederatedNegativeBinomialRegressor", "FederatedNegativeBinomialRegressorCV", "FederatedNuclearRegressor",
     "FederatedNuclearRegressorCV",
-    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "regularisation_path",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "KaplanMeier", "Path",
+    "kaplan_meier", "regularisation_path",
 ]  # fmt: skip

@@ -4,24 +4,35 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
 
 from compfed._utils.text import join_names
-from compfed._utils.validation import check_choice
+from compfed._utils.validation import check_choice, check_numbers
+from compfed.data import Sites
 from compfed.data.adapter import Column, Frame, as_column, as_frame
 from compfed.data.columns import as_floats, read_frame, take_column
-from compfed.errors import InputError
+from compfed.errors import InputError, RunWarning
 from compfed.estimators import table as tables
 from compfed.estimators.base import BoundedModel, estimator, first
 from compfed.estimators.path_and_cv import CrossValidated
-from compfed.estimators.programs.fit import ElasticNetFamily, Family, FitOptions, Labels
+from compfed.estimators.programs import survival
+from compfed.estimators.programs.fit import ElasticNetFamily, Family, FitOptions, Fitted, Labels
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
+from compfed.federation.accounting import Communication
+from compfed.federation.queries.at_risk import MAX_TIMES
+from compfed.federation.query import SiteRefusal
+from compfed.federation.server.program import Federation, is_federation, run_program
+from compfed.federation.site.at_risk import ordered_pairs
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import CoxPartialLikelihood
 from compfed.solvers.auto import check_site_loss_method
 from compfed.splits import LEAVE_ONE_OUT
@@ -50,6 +61,39 @@ class Survival(ElasticNetFamily):
         return None
 
 
+@dataclass(frozen=True)
+class SurvivalEvaluation:
+    """How well a survival model orders rows; ``print`` shows it.
+
+    Attributes
+    ----------
+    concordant, discordant, same : float
+        Pairs of rows of one site, in a stratum, of which one had an event while the other was at risk: the larger risk was that of the
+        event, the smaller, or both were the same. Under a policy each site rounds them to multiples of its rows.
+    communication : Communication
+    """
+
+    concordant: float
+    discordant: float
+    same: float
+    communication: Communication
+
+    @property
+    def concordance(self) -> float:
+        """Harrell's C: the share of pairs in order, pairs of the same risk counted half; NaN without a pair."""
+        pairs = self.concordant + self.discordant + self.same
+        return (self.concordant + 0.5 * self.same) / pairs if pairs else float("nan")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The evaluation as plain data."""
+        pairs = {"concordant": self.concordant, "discordant": self.discordant, "same": self.same}
+        return {"kind": "survival", "concordance": self.concordance, "pairs": pairs}
+
+    def __str__(self) -> str:
+        pairs = self.concordant + self.discordant + self.same
+        return f"Concordance (Harrell's C): {self.concordance:.4f}, of {pairs:,.0f} pairs of rows within sites."
+
+
 @estimator
 class FederatedCox(BoundedModel):
     """Cox proportional hazards over sites, with the coefficients of the pooled table stratified by site.
@@ -70,6 +114,12 @@ class FederatedCox(BoundedModel):
         Share of the l1 norm in the penalty: 1 is the l1 norm alone, 0 the ridge alone.
     ties : {"efron", "breslow"}, default="efron"
         What stands for the unknown order of events at the same time of a stratum. R's coxph has Efron's, glmnet Breslow's.
+    times : array of shape (n_times,), optional
+        Times that the sites agree on, such as every month, for `predict_survival_function`: after the fit one message more asks
+        for the events and the rows at risk at each. Rows have their time rounded up to the next one.
+    baseline : {"site", "common"}, default="site"
+        "site": every site has a baseline hazard of its own. "common": one for all sites, as in R's coxph without strata; `times` are
+        then those of the partial likelihood, at most 40 columns, sites without a disclosure policy, and a given alpha.
 
     Attributes
     ----------
@@ -77,6 +127,12 @@ class FederatedCox(BoundedModel):
         Log hazard ratios, on the original scale of the features.
     intercept_ : float
         0.0: a constant would be part of the baseline hazard.
+    baseline_times_ : ndarray of shape (n_times,)
+        `times`, where they were given.
+    baseline_cumulative_hazard_ : ndarray of shape (n_times,)
+        Breslow's estimate over all sites together, for a row with the mean of every feature.
+    log_risk_at_mean_ : float
+        The log risk of that row.
 
     See Also
     --------
@@ -98,6 +154,8 @@ class FederatedCox(BoundedModel):
     alpha: float = first(default=0.0)
     l1_ratio: float = 1.0
     ties: str = "efron"
+    times: npt.ArrayLike | None = None
+    baseline: str = "site"
 
     fit_intercept: ClassVar[bool] = False
     site_effects: ClassVar[str | None] = None
@@ -115,9 +173,59 @@ class FederatedCox(BoundedModel):
     def fit_options(self) -> FitOptions:
         me = type(self).__name__
         check_choice(self.ties, f"{me}: ties", ("efron", "breslow"))
+        check_choice(self.baseline, f"{me}: baseline", ("site", "common"))
+        times = self._grid()
+        if self.baseline == "common" and (times is None or hasattr(self, "cv") or getattr(self, "relax", False)):
+            raise InputError(
+                f"{me}: baseline='common' needs times=..., the times that the sites agree on, and one alpha: no cross-validation, "
+                "and no relax."
+            )
         if self.algorithm != "auto":
             check_site_loss_method(CoxPartialLikelihood(), self.algorithm)
         return super().fit_options()
+
+    def _grid(self) -> np.ndarray | None:
+        """`times`, checked."""
+        if self.times is None:
+            return None
+        times = check_numbers(self.times, f"{type(self).__name__}: times")
+        rising = times.ndim == 1 and 0 < times.size <= MAX_TIMES and (np.diff(times) > 0).all()
+        if not rising or not np.isfinite(times).all():
+            raise InputError(f"{type(self).__name__}: times must be at most {MAX_TIMES} finite numbers that increase.")
+        return times.astype(float)
+
+    def fit_federation(self, federation: Federation) -> Self:
+        """Fit over a federation: sites in this process, or sites across a network."""
+        if self.baseline == "site":
+            return super().fit_federation(federation)
+        self._check_schema(federation.schema)
+        options, alpha, times = self.fit_options(), float(self.alpha), self._grid()
+        assert times is not None
+        fitted, cost = run_program(federation, survival.fit_common(federation, options, alpha, times, self.ties))
+        with self._restored_on_failure():
+            self._set_attributes(federation, fitted, cost)
+            if not fitted.minimum.converged:
+                warnings.warn(self._why_not_converged(fitted), ConvergenceWarning, stacklevel=2)
+            self._warn_if_not_certified(fitted, stacklevel=3)
+            self._warn_if_not_unique(fitted, stacklevel=3)
+        return self
+
+    def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+        """The attributes of a fit, and the baseline hazard where times were given."""
+        times, found = self._grid(), None
+        if times is not None:
+            prepared = fitted.prepared
+            asked = survival.ask_at_risk(prepared.spec.objective, fitted.model.x, times)
+            try:
+                found, more = run_program(federation, asked)
+                cost = cost.then(more)
+            except SiteRefusal as refusal:  # the coefficients stand
+                warnings.warn(f"{type(self).__name__} has no baseline hazard: {refusal}", RunWarning, stacklevel=4)
+        super()._set_attributes(federation, fitted, cost)
+        if found is not None:
+            self.baseline_times_ = times
+            self.baseline_cumulative_hazard_ = survival.cumulative_hazard(found)
+            self.log_risk_at_mean_ = float(fitted.prepared.scaling.centre @ self.coef_)
 
     def fit(
         self,
@@ -219,6 +327,94 @@ class FederatedCox(BoundedModel):
         """Predict the log risk of every row: X w, the log of its hazard relative to that of a row of zeros at the same site."""
         return self.linear_predictor(X, offset)[:, 0]
 
+    def predict_cumulative_hazard(
+        self, X: Features, times: npt.ArrayLike | None = None, offset: Offset = None
+    ) -> np.ndarray:
+        """Predict the cumulative hazard of every row at `times`, of shape (n_rows, n_times); at `baseline_times_` unless given.
+
+        The baseline is that of all sites together. Between its times it is constant, as a step function is.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "baseline_times_"):
+            raise InputError(
+                f"{type(self).__name__} was fitted without times, and has no baseline hazard. Give them before the fit, such as "
+                "FederatedCox(times=np.arange(1, 61)) for every month of five years."
+            )
+        at = self.baseline_times_ if times is None else np.atleast_1d(check_numbers(times, "times"))
+        if (at > self.baseline_times_[-1]).any():
+            raise InputError(
+                f"times go up to {at.max():g}; the baseline hazard is known up to {self.baseline_times_[-1]:g}. Give earlier times, "
+                "or fit with later ones."
+            )
+        steps = np.concatenate([[0.0], self.baseline_cumulative_hazard_])
+        baseline = steps[np.searchsorted(self.baseline_times_, at, side="right")]
+        return np.exp(self.predict(X, offset) - self.log_risk_at_mean_)[:, None] * baseline
+
+    def predict_survival_function(
+        self, X: Features, times: npt.ArrayLike | None = None, offset: Offset = None
+    ) -> np.ndarray:
+        """Predict the probability of no event up to `times`, of shape (n_rows, n_times): exp(-cumulative hazard)."""
+        return np.exp(-self.predict_cumulative_hazard(X, times, offset))
+
+    def evaluate(
+        self,
+        X: Features | Sites | Federation,
+        y: npt.ArrayLike | Sequence[str] | None = None,
+        *,
+        sites: SiteOfRows = None,
+        sample_weight: RowWeights = None,
+        offset: Offset = None,
+        strata: npt.ArrayLike | str | None = None,
+    ) -> SurvivalEvaluation:
+        """Measure how well the model orders rows: Harrell's concordance of the pairs of rows of a site, in a stratum.
+
+        The sites add numbers of pairs; no prediction leaves one. On the rows of the fit it is optimistic.
+
+        Parameters
+        ----------
+        X : Federation, Sites, or array or DataFrame of shape (n_rows, n_features)
+            Where the rows are.
+        y, sites, sample_weight, offset, strata
+            As in `fit`, where X is a table.
+
+        Returns
+        -------
+        SurvivalEvaluation
+        """
+        check_is_fitted(self)
+        me, given = type(self).__name__, self._given_strata
+        outcome: Any = y
+        if y is not None and not is_federation(X) and not isinstance(X, Sites):
+            X, outcome = survival_labels(me, tables.as_rows(me, X), y)
+        if isinstance(strata, str):
+            X, strata = take_column(as_frame(X), "strata", strata)
+        self._given_strata = strata
+        try:
+            federation = self._federation_to_score(X, outcome, sites, sample_weight, offset)
+        finally:
+            self._given_strata = given
+        coef, width = np.asarray(self.coef_, float), len(self.coef_)
+        if any(e.width != width for e in federation.enrolments):
+            raise InputError(f"{me}: the sites have other columns than the model, which has {width}.")
+        scaling = FeatureScaling(np.zeros(width), np.ones(width), False)
+        objective = ObjectiveSpec(CoxPartialLikelihood(ties=self.ties), scaling)
+        found, cost = run_program(federation, survival.ask_at_risk(objective, coef, np.array([1.0]), pairs=True))
+        concordant, discordant, same = found.pairs.tolist()
+        return SurvivalEvaluation(concordant, discordant, same, cost)
+
+    def score(
+        self,
+        X: Features,
+        y: npt.ArrayLike | str | Sequence[str],
+        sample_weight: RowWeights = None,
+        offset: Offset = None,
+    ) -> float:
+        """Harrell's concordance of rows that are here, as those of one site: 1 is perfect, 0.5 is chance."""
+        labels = survival_labels(type(self).__name__, tables.as_rows(type(self).__name__, X), y)[1]
+        z = self.predict(X, offset)
+        found = ordered_pairs(labels[:, -2], labels[:, -1] > 0, z, np.zeros(len(z)))
+        return SurvivalEvaluation(*found.tolist(), Communication()).concordance
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
@@ -278,7 +474,7 @@ def survival_labels(name: str, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         return X, _of_structured(name, values)
     frame = y if isinstance(y, Frame) else read_frame(y, f"{name}: y")
     if frame is not None:
-        tables.check_rows(name, X, y, None, None)
+        tables.check_rows(name, X, cast(Any, y), None, None)
         if len(frame.columns) not in (2, 3):
             raise InputError(f"{name}: y has {len(frame.columns)} columns. {WAY_OUT}")
         return X, np.column_stack([_numbers(name, str(c), frame[c]) for c in frame.columns])

@@ -23,6 +23,7 @@ from compfed._utils.validation import check_bool, check_int, check_nonnegative
 from compfed.errors import InputError
 from compfed.federation.queries import (
     QUERIES,
+    AtRisk,
     Describe,
     Evaluate,
     FinishRound,
@@ -35,6 +36,7 @@ from compfed.federation.queries import (
     Tabulate,
 )
 from compfed.federation.query import Query
+from compfed.federation.site.at_risk import times_at_risk
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import (
     ClassWeightedLogistic,
@@ -255,6 +257,29 @@ def _tabulate_rule(policy: DisclosurePolicy, query: Tabulate, guard: Guard) -> C
     return NOTHING  # counts are rounded, and columns withheld, one by one (`tabulation`)
 
 
+def _at_risk_rule(policy: DisclosurePolicy, query: AtRisk, guard: Guard) -> Charge:
+    """Count them as scores: each tells where blocks of rows are along one direction. A block has enough rows at every model."""
+    if query.second:
+        raise _Broken("matrices at every time rest on the rows of a few events; a fit stratified by site needs none")
+    _admitted(policy, query.objective, guard)
+    charge = Charge(models=1, scored_models=1)
+    if guard.charged.scored_models + 1 > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
+    charge = _check_models(policy, query.objective, query.x[None], guard, charge._replace(models=0))
+    t = times_at_risk(query, guard.rows, 1)
+    groups = np.unique(t.group)
+    if (np.array([np.count_nonzero(t.event & (t.group == g)) for g in groups]) < policy.min_rows).any():
+        raise _Broken("it has fewer events than its min_rows, of all rows or of a group; join groups", charge)
+    coarse = times_at_risk(query, guard.rows, policy.min_rows)
+    block = np.unique(coarse.time, return_inverse=True)[1] * len(groups) + np.searchsorted(groups, coarse.group)
+    r = coarse.weight * np.exp(coarse.risk - coarse.risk.max())
+    total, squares = np.bincount(block, r), np.bincount(block, r * r)
+    there = np.unique(block)
+    if not (total**2 >= (1 - 1e-6) * min(policy.min_level_rows, policy.min_rows) * squares)[there].all():
+        raise _Broken(TOO_FEW, charge)
+    return charge
+
+
 RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
     Describe: _describe_rule,
     Moments: _describe_rule,
@@ -266,6 +291,7 @@ RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
     LocalUpdate: _update_rule,
     FinishRound: _finish_rule,
     Tabulate: _tabulate_rule,
+    AtRisk: _at_risk_rule,
 }
 
 
@@ -280,7 +306,7 @@ class Admitted(NamedTuple):
     """An objective that a policy admits, and the rule for its models."""
 
     loss: Loss  # without its offset
-    rule: EffectiveRows | RowsAtRisk
+    rule: Any  # EffectiveRows, or RowsAtRisk of a loss of a whole site
 
     @property
     def is_quadratic(self) -> bool:
