@@ -167,7 +167,7 @@ def test_everything_runs_under_the_default_policy():
     )
     curves = cf.kaplan_meier(federation, times=times, by="d")
     exact = cf.kaplan_meier(clinic_sites(), times=times, by="d")
-    np.testing.assert_allclose(curves.survival[:, :10], exact.survival[:, :10], atol=0.06)
+    np.testing.assert_allclose(curves.survival[:, :10], exact.survival[:, :10], atol=0.1)
     with pytest.raises(InputError, match="do not give them"):
         cf.FederatedCox(baseline="common", times=times).fit_federation(federation)
 
