@@ -227,8 +227,10 @@ def test_a_mistake_is_told_before_the_fit():
         model.fit(t.X, t.y, sites=t.site, strata=[1, 2])
     with pytest.raises(InputError, match="'efron', 'breslow'"):
         cf.FederatedCox(ties="exact").fit(t.X, t.y, sites=t.site)
-    with pytest.raises(InputError, match="no parameter 'fit_intercept'"):
-        cf.FederatedCox(fit_intercept=True)
+    for estimator in (cf.FederatedCox, cf.FederatedCoxCV):
+        for name in ("fit_intercept", "site_effects"):
+            with pytest.raises(InputError, match=f"no parameter '{name}'"):
+                estimator(**{name: True})
 
 
 def test_relaxed_fit_is_the_fit_on_its_support():

@@ -447,6 +447,9 @@ class FederatedCoxCV(CrossValidated, FederatedCox):
     ((10, 3), True, True)
     """
 
+    fit_intercept: ClassVar[bool] = False  # again: the other base class has them as parameters
+    site_effects: ClassVar[str | None] = None
+
     def fit_options(self) -> FitOptions:
         if isinstance(self.cv, str) and self.cv == LEAVE_ONE_OUT:
             raise InputError(
