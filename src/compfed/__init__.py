@@ -67,12 +67,13 @@ _NAMES = {
     "algorithms": "register",
     "errors": "ClassesDifferWarning Divergence EdgeOfGridWarning InputError LeftOutWarning NotUniqueWarning OneSiteWarning RunWarning "
     "StepSizeWarning",
-    "estimators": "Evaluation FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
+    "estimators": "Evaluation FederatedCox FederatedCoxCV "
+    "FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
     "FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNegativeBinomialRegressor "
     "FederatedNegativeBinomialRegressorCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
-    "FederatedPoissonRegressor FederatedPoissonRegressorCV Summary regularisation_path",
+    "FederatedPoissonRegressor FederatedPoissonRegressorCV KaplanMeier Summary kaplan_meier regularisation_path",
     "estimators.model_file": "load_model save_model",
     "federation.tables": "describe",
     "problem": "LazyProblem Problem",

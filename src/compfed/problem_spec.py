@@ -17,7 +17,8 @@ from compfed._utils.compilation import jax_settings, jit, precision
 from compfed._utils.records import describe
 from compfed._utils.validation import check_numbers
 from compfed.errors import InputError
-from compfed.losses import Loss
+from compfed.losses import Loss, SiteLoss
+from compfed.losses.base import whole_site
 from compfed.regularisers import Regulariser, largest_step
 from compfed.regularisers.base import check_prox
 from compfed.regularisers.coordinate_form import coordinate_form
@@ -105,6 +106,8 @@ def check_loss(loss: Loss, regulariser: Regulariser) -> None:
     if hasattr(loss, "prox") and hasattr(regulariser, "gradient"):
         given = f"{type(loss).__name__}, {type(regulariser).__name__}"
         raise InputError(f"got Problem({given}, sites); the loss comes first, then the regulariser.")
+    if isinstance(loss, SiteLoss):
+        raise InputError(f"{whole_site(loss, 'the methods of a Problem')}.")
     lacks = [name for name in ("size", "values", "gradient", "evaluate") if not hasattr(loss, name)]
     if lacks:
         way_out = "Take one of compfed.losses, or make one of a function with losses.from_function."

@@ -161,6 +161,7 @@ def table(kind: str) -> cf.data.Sites:
         "counts": [np.rint(np.exp(0.5 * v)).clip(0, 9) for v in z],
         "amounts": [np.exp(0.5 * v).clip(0.05, 9.0) for v in z],
         "outcomes": [np.c_[v, a[:, 1] - v] for a, v in zip(A, z, strict=True)],
+        "survival": [np.c_[np.rint(5 * np.exp(-0.4 * v)) + 1, np.arange(len(v)) % 3 > 0] for v in z],
     }[kind]
     return cf.data.from_arrays(A, labels, ["north", "south", "west"], columns=["age", "dose", "rate", "bmi"])
 
@@ -177,6 +178,8 @@ FITS: dict[str, tuple[str, Any]] = {
     "FederatedGammaRegressor": ("amounts", cf.FederatedGammaRegressor(alpha=0.1)),
     "FederatedMultiTaskLasso": ("outcomes", cf.FederatedMultiTaskLasso(alpha=0.1)),
     "FederatedNuclearRegressor": ("outcomes", cf.FederatedNuclearRegressor(alpha=0.1)),
+    "FederatedCox": ("survival", cf.FederatedCox(alpha=0.02, l1_ratio=0.5, times=[3.0, 6.0, 9.0])),
+    "FederatedCoxCV": ("survival", cf.FederatedCoxCV(l1_ratio=0.5, **CV)),
     "FederatedLassoCV": ("numbers", cf.FederatedLassoCV(**CV)),
     "FederatedElasticNetCV": ("numbers", cf.FederatedElasticNetCV(**CV)),
     "FederatedGroupLassoCV": ("numbers", cf.FederatedGroupLassoCV(groups=[0, 0, 1, 1], **CV)),
@@ -197,7 +200,10 @@ def test_every_estimator_is_listed():
 
 @pytest.mark.parametrize("secure_sum", [False, True])
 @pytest.mark.parametrize(
-    "name", now_or_later(FITS, {name for name in FITS if "CV" not in name} | {"FederatedLogisticRegressionCV"})
+    "name",
+    now_or_later(
+        FITS, {name for name in FITS if "CV" not in name} | {"FederatedLogisticRegressionCV", "FederatedCoxCV"}
+    ),
 )
 def test_every_estimator_fits_as_in_this_process(name, secure_sum, tmp_path):
     kind, estimator = FITS[name]

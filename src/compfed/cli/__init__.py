@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from compfed import __version__
-from compfed.cli import fit, local_commands, network_commands, report_command
+from compfed.cli import fit, local_commands, network_commands, report_command, survival_command
 from compfed.cli.help_text import GroupedParser
 from compfed.errors import Divergence, InputError, MissingExtra
 
@@ -24,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser
     )
     fit.add_commands(commands)
+    survival_command.add_commands(commands)
     local_commands.add_commands(commands)
     report_command.add_commands(commands)
     network_commands.add_commands(commands)

@@ -32,6 +32,7 @@ MODELS = {
     "negative-binomial": ("FederatedNegativeBinomialRegressor", None),
     "gamma": ("FederatedGammaRegressor", None),
     "huber": ("FederatedHuber", None),
+    "cox": ("FederatedCox", None),
 }
 N_ALPHAS = 50  # that a cross-validation tries, unless the best is at their end
 MOST_SITES = 60  # that are evaluated one by one, too
@@ -39,6 +40,7 @@ EXAMPLES = (
     ("one file per hospital, alpha by cross-validation", "compfed fit rome.csv oslo.csv --label died --model logistic"),
     ("one table, alpha given, sex not penalised",
      "compfed fit all.csv --site town --label cost --model lasso --alpha 0.1 --penalty-factors sex=0"),
+    ("survival: hazard ratios, stratified by site", "compfed fit wards/ --model cox --time months --event died --alpha 0"),
     ("rates: the log of the time at risk as offset", "compfed fit wards/ --label falls --model poisson --offset log_days"),
 )  # fmt: skip
 PREDICT_EXAMPLES = (
@@ -81,7 +83,11 @@ def _add_fit(commands: Commands) -> None:
 
 
 def _add_table(add: Callable[..., object]) -> None:
-    add("--label", required=True, metavar="COL", help="column to predict")
+    add("--label", metavar="COL", help="column to predict (cox: --time and --event instead)")
+    add("--time", metavar="COL", help="column of the time of the event, or until which the row was followed (cox)")
+    add("--event", metavar="COL", help="column that is 1 where the event happened and 0 where not (cox)")
+    add("--entry", metavar="COL", help="column of the time from which the row was followed, if not 0 (cox)")
+    add("--strata", metavar="COL", help="column of strata within sites, each with a baseline hazard of its own (cox)")
     add("--site", metavar="COL", help="column that names the site of each row")
     add("--features", metavar="A,B,...", help="columns to use (default: all others)")
     add("--drop", metavar="A,B,...", help="columns to leave out")
@@ -119,6 +125,9 @@ def _add_model(add: Callable[..., object]) -> None:
     factors = "multiply the penalty of columns, of all levels of a column of words; 0: not penalised, inf: left out"
     add("--penalty-factors", metavar="A=0,B=2,...", help=factors)
     add("--class-weight", choices=["balanced"], help="let every class count the same (logistic)")
+    add("--ties", choices=["efron", "breslow"], help="how events at the same time count (cox; default: efron)")
+    times = "times for baseline hazards: 12,24,36 or START:STOP:STEP (cox; default: none)"
+    add("--times", metavar="TIMES", help=times)
     add("--relax", action="store_true", help="refit the chosen variables without a penalty")
     add("--site-effects", action="store_true", help="an intercept of its own for every site")
 
@@ -153,13 +162,15 @@ def fit(args: argparse.Namespace) -> int:
     from compfed.estimators.run_files import check_run_folder, write_evaluation, write_fit
 
     with as_options():
+        label = label_columns(args)
+        args.label = label if isinstance(label, str) else ", ".join(label)
         model = _new_model(args)
         check_run_folder(args.out)
         check_writable(args.out, f"--out {args.out}")  # before anything is read
         with working("[1/4] reading"):
             sites = data.from_files(
-                args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
-                weight=args.weight, offset=args.offset, positive_class=args.positive_class, dates=_dates(args.dates),
+                args.paths, label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
+                weight=args.weight, offset=args.offset, stratum=args.strata, positive_class=args.positive_class, dates=_dates(args.dates),
                 keep=_words(args.keep) or (), unlabelled="drop" if args.drop_unlabelled else "refuse", **_reading(args),
             )  # fmt: skip
         _check_evaluation(sites, args)
@@ -246,7 +257,8 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     options = {
         "l1_ratio": l1_ratio, "standardize": args.standardize or None, "class_weight": args.class_weight,
         "relax": args.relax or None, "site_effects": "profile" if args.site_effects else None,
-        "penalty_factors": _factors(args.penalty_factors), "theta": _theta(args),
+        "penalty_factors": _factors(args.penalty_factors), "theta": _theta(args), "ties": args.ties,
+        "times": None if args.times is None else agreed_times(args.times),
     }  # fmt: skip
     known = model().get_params()
     for option, value in options.items():
@@ -262,6 +274,12 @@ def _check_evaluation(sites: Sites, args: argparse.Namespace) -> None:
     """Refuse an evaluation that these sites cannot have, before the fit."""
     from compfed.splits import LEAVE_ONE_SITE_OUT, cv_splits
 
+    if args.model == "cox":
+        if args.evaluate == LEAVE_ONE_SITE_OUT:
+            raise InputError(
+                f"--evaluate {LEAVE_ONE_SITE_OUT} is not for --model cox. Take --evaluate rows: the concordance."
+            )
+        return
     if args.evaluate == LEAVE_ONE_SITE_OUT and len(sites) < 2:
         way_out = "Give a file for every site, name the column of the sites (--site), or take --evaluate cv."
         raise InputError(f"--evaluate {LEAVE_ONE_SITE_OUT} needs at least two sites; there is one. {way_out}")
@@ -280,7 +298,11 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
     if args.evaluate == "none":
         return None, ""
     saved = f"the model is saved in {args.out}, and was not evaluated"
+    scored: Any = model
     try:
+        if args.model == "cox":
+            with working("[3/4] evaluating"):
+                return scored.evaluate(sites), ""
         folds = f" by {_folds(args)} fits without their folds" if args.evaluate == "cv" else ""
         with working(f"[3/4] evaluating{folds}"):
             return model.evaluate(sites, cv=_folds(args), per_site=len(sites) <= MOST_SITES), ""
@@ -297,6 +319,38 @@ def _search_text(args: argparse.Namespace) -> str:
     """What is fitted, in words."""
     how = "by leave-one-out" if args.folds == "loo" else f"in {args.folds} folds"
     return f" {N_ALPHAS} values of alpha {how}" if args.alpha == "cv" else ""
+
+
+def label_columns(args: argparse.Namespace) -> str | list[str]:
+    """The columns of the outcome: that of --label, or those of survival data in their order."""
+    survival = {"--time": args.time, "--event": args.event, "--entry": args.entry}
+    given = [option for option, value in survival.items() if value is not None]
+    if getattr(args, "model", "cox") != "cox":
+        if given or args.strata is not None:
+            raise InputError(f"{(given or ['--strata'])[0]} is for --model cox. Leave it out.")
+        if args.label is None:
+            raise InputError("--label is missing: name the column to predict.")
+        return args.label
+    if getattr(args, "label", None) is not None:
+        raise InputError(
+            f"--label {args.label} is not for --model cox, whose outcome has two columns. Give --time COL --event COL."
+        )
+    if args.time is None or args.event is None:
+        raise InputError("--model cox needs --time COL and --event COL.")
+    return [name for name in (args.entry, args.time, args.event) if name is not None]
+
+
+def agreed_times(text: str) -> list[float]:
+    """The times of --times: numbers separated by commas, or START:STOP:STEP."""
+    import numpy as np
+
+    way_out = "give numbers separated by commas, or START:STOP:STEP"
+    if ":" not in text:
+        return [_number(part, "--times", way_out) for part in text.split(",")]
+    parts = [_number(part, "--times", way_out) for part in text.split(":")]
+    if len(parts) != 3 or not parts[2] > 0 or not 0 <= parts[1] - parts[0] <= 10_000 * parts[2]:
+        raise InputError(f"--times {text}: {way_out}, with START below STOP and STEP above 0.")
+    return (parts[0] + parts[2] * np.arange(int((parts[1] - parts[0]) / parts[2] + 1e-9) + 1)).tolist()
 
 
 def _theta(args: argparse.Namespace) -> float | str | None:

@@ -140,10 +140,11 @@ def encode(
 
 
 def numeric_schema(
-    columns: Sequence[str], label: str | tuple[str, ...], weight: str | None = None, offset: str | None = None
-) -> Schema:
+    columns: Sequence[str], label: str | tuple[str, ...], weight: str | None = None, offset: str | None = None,
+    stratum: str | None = None,
+) -> Schema:  # fmt: skip
     """The schema of a table of numbers without missing values."""
-    return Schema({name: NumericColumn() for name in columns}, Label(label), weight, offset)
+    return Schema({name: NumericColumn() for name in columns}, Label(label), weight, offset, stratum)
 
 
 def _raw(table: RawTable, name: str, problems: Problems) -> RawColumn | None:

@@ -62,6 +62,7 @@ def from_files(
     schema: Schema | str | Path | None = None,
     weight: str | None = None,
     offset: str | None = None,
+    stratum: str | None = None,
     positive_class: object = None,
     dates: Mapping[str, str] | None = None,
     keep: Names = (),
@@ -93,8 +94,8 @@ def from_files(
     schema : "auto", Schema or path, optional
         How words and missing values become numbers. "auto" proposes a schema from all files: `Sites.schema`. With a Schema
         its columns are used, whatever else is in the files.
-    weight, offset : str, optional
-        Columns with the weight and the offset of a row.
+    weight, offset, stratum : str, optional
+        Columns with the weight, the offset and, for a Cox model, the stratum of a row.
     positive_class : optional
         The class of the label that is the event: the coefficients are those of its log-odds. By default the last one; of two such as
         no and yes, yes. With ``schema="auto"``; a Schema says it by the order of its classes.
@@ -148,7 +149,12 @@ def from_files(
     chosen, dropped = None if features is None else names_of(features, "features"), names_of(drop, "drop")
     of_schema: Any = given or Schema({})
     check_roles(
-        label=label, site=site, weight=weight or of_schema.weight, offset=offset or of_schema.offset, drop=dropped
+        label=label,
+        site=site,
+        weight=weight or of_schema.weight,
+        offset=offset or of_schema.offset,
+        stratum=stratum or of_schema.stratum,
+        drop=dropped,
     )
     files = _expand(paths, ENDINGS[format] if format else TABLE_ENDINGS)
     text = (*text_columns(given), *((site,) if site else ()))
@@ -159,7 +165,13 @@ def from_files(
     check_choice(unlabelled, "unlabelled", ("refuse", "drop"))
     tables, dropped_rows = _labelled(tables, label) if unlabelled == "drop" else (tables, ())
     parts = [(k, table, None) for k, table in enumerate(tables)] if site is None else _by_site(tables, site)
-    columns: dict[str, Any] = {"features": chosen, "drop": dropped, "weight": weight, "offset": offset}
+    columns: dict[str, Any] = {
+        "features": chosen,
+        "drop": dropped,
+        "weight": weight,
+        "offset": offset,
+        "stratum": stratum,
+    }
     if positive_class is not None and (given is not None or schema is None):
         raise InputError(
             f"positive_class={positive_class!r} is for schema='auto'; a Schema names the event as the last of its classes."
@@ -255,7 +267,7 @@ def _chosen_schema(
 ) -> Schema:
     """The schema given, proposed from the tables, or, without one, that of numbers without missing values."""
     if given is not None:
-        taken = [name for name in ("features", "weight", "offset") if columns[name] is not None]
+        taken = [name for name in ("features", "weight", "offset", "stratum") if columns[name] is not None]
         taken += ["drop"] * bool(set(columns["drop"]) & set(given.columns))
         if taken:
             raise InputError(f"{taken[0]}=: the schema names the columns; change it there, or give one of the two.")
@@ -263,7 +275,7 @@ def _chosen_schema(
         return resolve(given if given.label is not None else replace(given, label=named), tables)
     if asked == "auto":
         return propose(tables, label, leave_out=others, leaves_out=True, **columns)
-    problems, rows = Problems(), {name: columns[name] for name in ("weight", "offset")}
+    problems, rows = Problems(), {name: columns[name] for name in ("weight", "offset", "stratum")}
     labels = [label] if isinstance(label, str) else list(label)
     reserved = [*labels, *(name for name in rows.values() if name is not None)]
     names = select_columns(tables, reserved, columns["features"], columns["drop"], others, problems)
@@ -305,7 +317,8 @@ def sites_of_parts(
     features = [set_readonly(part.A) for part in encoded]  # so that they are not copied
     made = from_arrays(features, labels, names, source, sample_weight=weights, columns=encoded[0].columns)
     offsets: Any = None if encoded[0].offset is None else tuple(part.offset for part in encoded)
-    return replace(made, schema=schema, raw=tuple(tables), offsets=offsets)
+    strata: Any = None if encoded[0].strata is None else tuple(part.strata for part in encoded)
+    return replace(made, schema=schema, raw=tuple(tables), offsets=offsets, strata=strata)
 
 
 def _grouped(
@@ -317,7 +330,7 @@ def _grouped(
 ) -> Sites:
     """The sites of one table in several files, by its column of sites."""
     raw = joined(tables, "the table")
-    fields = ("A", "y", "weights", "offset")
+    fields = ("A", "y", "weights", "offset", "strata")
     parts: Any = {name: [getattr(part, name) for part in encoded] for name in fields}
     whole = replace(encoded[0], **{name: np.concatenate(v) for name, v in parts.items() if v[0] is not None})
     found, rows = group_rows(np.concatenate([table.columns[site].words() for table in tables]).astype(str))

@@ -66,6 +66,8 @@ class Sites:
         The names of the features.
     offsets : tuple of ndarray, each of shape (m_i,), or None
         Added to the linear predictor of each row.
+    strata : tuple of ndarray, each of shape (m_i,), or None
+        The stratum of each row of survival data.
     schema : Schema or None
         How the features and labels were encoded.
     raw : tuple of RawTable or None
@@ -91,6 +93,7 @@ class Sites:
     schema: Schema | None = None
     raw: tuple[RawTable, ...] | None = None
     notes: tuple[str, ...] = ()
+    strata: tuple[np.ndarray, ...] | None = None
 
     def __post_init__(self) -> None:
         """Keep read-only arrays that the caller cannot change; whole numbers become floats."""
@@ -146,7 +149,7 @@ class Sites:
         """A copy with the sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-        fields = ("features", "labels", "names", "ids", "sample_weight", "offsets", "raw")
+        fields = ("features", "labels", "names", "ids", "sample_weight", "offsets", "raw", "strata")
         given = {name: values for name in fields if (values := getattr(self, name)) is not None}
         moved: dict[str, Any] = {name: tuple(values[i] for i in order) for name, values in given.items()}
         return replace(self, **moved, source={**self.source, "order": [int(i) for i in order]})
@@ -386,8 +389,9 @@ def _encoded_sites(X: Any, y: Any, sites: Any, sample_weight: Any, schema: Schem
         sample_weight=None if weights is None else [weights[r] for r in rows], columns=part.columns,
     )  # fmt: skip
     offsets = None if part.offset is None else tuple(part.offset[r] for r in rows)
+    strata = None if part.strata is None else tuple(part.strata[r] for r in rows)
     raw = tuple(found.raw.take(r, name) for r, name in zip(rows, named, strict=True))
-    return replace(made, schema=found.schema, raw=raw, offsets=offsets, notes=found.schema.notes)
+    return replace(made, schema=found.schema, raw=raw, offsets=offsets, strata=strata, notes=found.schema.notes)
 
 
 # --- rows that are fetched when a client takes part: from a function, or from arrays on disk ---

@@ -2,6 +2,7 @@
 
 from compfed.estimators.classification import FederatedLogisticRegression
 from compfed.estimators.evaluation import Evaluation
+from compfed.estimators.kaplan_meier import KaplanMeier, kaplan_meier
 from compfed.estimators.path_and_cv import (
     FederatedElasticNetCV,
     FederatedGammaRegressorCV,
@@ -28,13 +29,16 @@ from compfed.estimators.regression import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.summary import Summary
+from compfed.estimators.survival import FederatedCox, FederatedCoxCV
 
 __all__ = [
-    "Evaluation", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
+    "Evaluation", "FederatedCox", "FederatedCoxCV",
+    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
     "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
     "FederatedNegativeBinomialRegressor", "FederatedNegativeBinomialRegressorCV", "FederatedNuclearRegressor",
     "FederatedNuclearRegressorCV",
-    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "Summary", "regularisation_path",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "KaplanMeier", "Path", "Summary",
+    "kaplan_meier", "regularisation_path",
 ]  # fmt: skip

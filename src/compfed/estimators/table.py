@@ -65,6 +65,7 @@ class CheckedTable:
     raw: RawTable | None = None  # the table before it was encoded, and the schema that encoded it
     schema: Schema | None = None
     labels: tuple[Any, ...] | None = None  # names of the columns of X that are not all words
+    strata: np.ndarray | None = None
     __repr__ = shapes_shown
 
     @property
@@ -85,6 +86,7 @@ class CheckedTable:
             masks = [(train[rows], test[rows]) for train, test in splits]
             mine = Rows(
                 X, self.y[rows], name=name, index=i, sample_weight=weights, columns=self.columns, splits=masks, offset=offset,
+                strata=None if self.strata is None else self.strata[rows],
                 room=room_for(len(rows) / self.length),
                 file=FileTable(None if self.raw is None else self.raw.take(rows, name), self.schema),
             )  # fmt: skip

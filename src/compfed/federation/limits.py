@@ -20,7 +20,8 @@ from compfed.algorithms.scaffnew import Random
 from compfed.errors import InputError
 from compfed.federation.query import Query
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
-from compfed.losses import OneOutput, WithOffset
+from compfed.losses import OneOutput, SiteLoss, WithOffset
+from compfed.losses.base import whole_site
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 if TYPE_CHECKING:
@@ -142,6 +143,11 @@ class QueryChecks:
         self.numbers(d, f"a model of {d} coefficients")
         return d
 
+    def row_wise(self, objective: ObjectiveSpec, asked: str) -> None:
+        """Refuse a loss of a whole site where losses of rows are asked for."""
+        if isinstance(objective.loss, SiteLoss):
+            raise InputError(whole_site(objective.loss, asked))
+
     def columns(self, columns: object) -> int:
         """The number of columns that are used."""
         if columns is None:
@@ -226,6 +232,7 @@ class QueryChecks:
         d = self.objective(run_spec.objective)
         if run_spec.objective.profile:
             raise InputError("local steps know no profile of an intercept")
+        self.row_wise(run_spec.objective, "local steps")
         check_finite_array("x0", run_spec.x0, (d,))
         if run_spec.x0.dtype.name != run_spec.objective.dtype:
             raise InputError(f"x0 is of {run_spec.x0.dtype.name}; the objective is in {run_spec.objective.dtype}")

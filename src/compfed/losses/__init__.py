@@ -11,12 +11,14 @@ belongs to f_i, because the theory asks every f_i to be strongly convex.
 base.py           the protocol, base classes of linear models, checks of labels
 linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Gamma, NegativeBinomial, NegativeBinomialLikelihood,
                   Softmax, MultiSquared, class weights
+cox.py            CoxPartialLikelihood, a loss of a whole site
 offset.py         WithOffset: a prediction with an offset of its row
 from_function.py  losses made of JAX functions
 lipschitz.py      Lipschitz constants of gradients
 """
 
-from compfed.losses.base import Loss, ManyOutputs, OneOutput
+from compfed.losses.base import Loss, ManyOutputs, OneOutput, SiteLoss
+from compfed.losses.cox import CoxPartialLikelihood
 from compfed.losses.from_function import FromFunction, Model, from_function
 from compfed.losses.linear import (
     ClassWeightedLogistic,
@@ -36,7 +38,8 @@ from compfed.losses.linear import (
 from compfed.losses.offset import WithOffset
 
 __all__ = [
-    "ClassWeightedLogistic", "ClassWeightedSoftmax", "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs",
-    "Model", "MultiSquared", "NegativeBinomial", "NegativeBinomialLikelihood", "OneOutput", "Poisson", "SmoothedQuantile",
-    "Softmax", "Squared", "SquaredHinge", "WithOffset", "from_function",
+    "ClassWeightedLogistic", "ClassWeightedSoftmax", "CoxPartialLikelihood",
+    "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs",
+    "Model", "MultiSquared", "NegativeBinomial", "NegativeBinomialLikelihood", "OneOutput", "Poisson", "SiteLoss",
+    "SmoothedQuantile", "Softmax", "Squared", "SquaredHinge", "WithOffset", "from_function",
 ]  # fmt: skip

@@ -110,6 +110,43 @@ class Loss(Protocol):
         return labels
 
 
+class SiteLoss(Loss):
+    """A loss of all rows of a site together, no sum over rows: f_i(x) from (A, y, q), with q = w / sum w the sample weights.
+
+    The methods of `Loss` that take all rows are there: `size`, `evaluate`, `hessian`, `lipschitz`. A row of weight 0 has no part in
+    any of them. Those of single rows do not exist, so that mini-batches, local steps, duality gaps and `HeldOut` refuse such a loss;
+    a row-wise `Loss` is the ordinary case.
+    """
+
+    def encode(
+        self,
+        labels: np.ndarray,
+        strata: np.ndarray | None = None,
+        offset: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """y, with a column for everything that the loss knows of a row beside its features."""
+        raise NotImplementedError
+
+    def row_curvatures(self, x: np.ndarray, A: Numbers, y: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(a, stratum): the part that rows have in the second derivatives at x, and the stratum of each; rows without are left out."""
+        raise NotImplementedError
+
+    def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
+        raise InputError(whole_site(self, "losses of single rows"))
+
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        raise InputError(whole_site(self, "gradients of single rows"))
+
+
+def whole_site(loss: Loss, asked: str) -> str:
+    """Why a loss of a whole site has no part in something that needs single rows."""
+    return (
+        f"{type(loss).__name__} is a loss of a whole site, and {asked} need a sum over rows. Use FederatedCox or FederatedCoxCV with "
+        "algorithm='auto', 'ProximalNewton' or 'ProximalBFGS'"
+    )
+
+
 def columns(A: Numbers, W: Numbers | None) -> Numbers:
     """The columns W of rows; the rows themselves where those are all."""
     everything = W is None or (

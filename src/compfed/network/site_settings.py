@@ -202,7 +202,7 @@ class SiteSettings:
             file = FileTable(used_columns(found.raw, found.schema), given, found.schema, agreed=given is not None)
             rows = Rows(
                 part.A, part.y, name=self.name, index=0, columns=part.columns, sample_weight=part.weights, offset=part.offset,
-                file=file,
+                strata=part.strata, file=file,
             )  # fmt: skip
             return Site(rows, **options)
         except InputError as problem:  # its text may hold a number of the rows
@@ -279,7 +279,7 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
         repr((site.rows.columns or (), A.shape, y.shape, y.dtype.str)).encode(),
         hashlib.sha256,
     )
-    for values in (A, y, site.rows.weights, site.rows.offset):
+    for values in (A, y, site.rows.weights, site.rows.offset, site.rows.strata):
         if values is not None:
             made.update(np.ascontiguousarray(values).tobytes())
     for name, column in (

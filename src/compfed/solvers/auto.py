@@ -19,7 +19,8 @@ from compfed.federation.query import Refusal, SiteRefusal
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.server.trial import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem
-from compfed.losses import OneOutput
+from compfed.losses import OneOutput, SiteLoss
+from compfed.losses.base import whole_site
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
@@ -100,7 +101,8 @@ def _finish(federation: Federation, done: Search) -> Program[FederatedSolution]:
     found, search, spec, why = done.solution, done.options, done.problem, done.why
     assert found is not None
     certificate = found.certificate
-    if found.converged or search.algorithm != "auto" or not certificate.minimiser_exists or spec.objective.profile:
+    no_rounds = spec.objective.profile or isinstance(spec.loss, SiteLoss)
+    if found.converged or search.algorithm != "auto" or not certificate.minimiser_exists or no_rounds:
         return _explained(found, why)
     if found.rounds >= search.max_rounds:
         return _explained(found, why)
@@ -203,6 +205,8 @@ def choose(spec: FederatedProblem, search: SearchOptions, start: Start | None = 
     asked = search.algorithm
     if spec.objective.profile and asked != "auto":
         check_profile_method(asked)
+    if isinstance(spec.loss, SiteLoss) and asked != "auto":
+        check_site_loss_method(spec.loss, asked)
     if asked == FIRST_ORDER:
         return Choice(AcceleratedDecoupledProx)
     if asked != "auto":
@@ -224,6 +228,13 @@ def check_profile_method(asked: str | Method | Algorithm | SecondOrder) -> None:
             f"algorithm={method.__name__!r}: site_effects='profile' takes the best intercept of every site anew at each model, "
             "and local steps know none. Use 'auto', 'ProximalNewton' or 'ProximalBFGS'."
         )
+
+
+def check_site_loss_method(loss: SiteLoss, asked: str | Method | Algorithm | SecondOrder) -> None:
+    """Refuse a method with local steps for a loss of a whole site."""
+    method = find_method(asked) if isinstance(asked, (str, type)) else type(asked)
+    if not issubclass(method, SecondOrder):
+        raise InputError(f"algorithm={method.__name__!r}: {whole_site(loss, 'local steps')}.")
 
 
 def find_method(asked: str | Method) -> Method:
@@ -268,7 +279,7 @@ def rounds_and_bytes(spec: FederatedProblem, first_order: type[Algorithm]) -> di
     found: dict[Method, tuple[int, float]] = {first_order: (ROUNDS[FIRST_ORDER], vectors)}
     if not spec.convex or spec.dtype != np.float64:
         return found
-    if spec.objective.profile:  # local steps know no intercept of the site
+    if spec.objective.profile or isinstance(spec.loss, SiteLoss):  # local steps know neither
         found = {}
     found[ProximalBFGS] = ROUNDS["ProximalBFGS"], vectors
     if spec.hessian_columns is not None:

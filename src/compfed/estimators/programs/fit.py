@@ -24,7 +24,7 @@ from compfed.federation.queries import Describe, Description, Evaluate, Moments,
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
-from compfed.losses import Loss, OneOutput, Squared, WithOffset
+from compfed.losses import Loss, OneOutput, SiteLoss, Squared, WithOffset
 from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Box, ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
@@ -58,6 +58,7 @@ class Family:
     """
 
     classifies: ClassVar[bool] = False  # labels are names of classes, not numbers
+    has_intercept: ClassVar[bool] = True  # without one, a constant added to all predictions changes nothing
 
     def with_columns(self, names: tuple[str, ...] | None, width: int) -> Family:
         """The family for these columns, for a penalty that refers to some of them."""
@@ -367,6 +368,8 @@ class PreparedProblem:
 
 def _with_rows(loss: Loss, offset: bool, site_effects: bool) -> Loss:
     """The loss with an offset of each row; refuses offsets and site effects for several predictions per row."""
+    if isinstance(loss, SiteLoss):  # has the offsets in its labels
+        return loss
     for given, what in ((offset, "an offset"), (site_effects, "site_effects='profile'")):
         if given and not isinstance(loss, OneOutput):
             raise InputError(
@@ -392,8 +395,8 @@ def prepare(
     family, labels = options.family, replace(summary.labels, classes=classes)
     loss = _with_rows(family.loss(labels), summary.offset, options.site_effects)
     outputs, profile = loss.size(1), options.site_effects
-    intercept = options.fit_intercept and not profile
-    if labels.mean is not None and len(labels.mean) != outputs:
+    intercept = options.fit_intercept and not profile and family.has_intercept
+    if labels.mean is not None and len(labels.mean) != outputs and not isinstance(loss, SiteLoss):
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
     fits = shared is not None and family.fits_scale(options.standardize)
     scaling, columns_spread = (
@@ -444,10 +447,11 @@ def scaled(options: FitOptions, summary: PooledSummary, classes: np.ndarray | No
     family = options.family.with_columns(summary.columns, summary.width)
     outputs = family.loss(replace(summary.labels, classes=classes)).size(1)
     assert summary.moments is not None, "the moments of this summary were not asked for"
-    centre = pooled_mean(summary.moments) if options.fit_intercept else np.zeros(summary.width)
+    centred = options.fit_intercept or not family.has_intercept
+    centre = pooled_mean(summary.moments) if centred else np.zeros(summary.width)
     # a standard deviation is about the mean, whether columns are centred or not
     away = summary.spread_about(None if options.standardize else centre)
-    intercept = options.fit_intercept and not options.site_effects
+    intercept = options.fit_intercept and not options.site_effects and family.has_intercept
     return Scaled(FeatureScaling(centre, family.column_scale(away, options.standardize), intercept, outputs), away)
 
 

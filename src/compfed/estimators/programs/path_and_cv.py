@@ -28,12 +28,13 @@ from compfed.estimators.programs.fit import (
     refit_on_supports,
 )
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import HeldOut
+from compfed.federation.queries import Evaluate, HeldOut
 from compfed.federation.queries.held_out import HeldOutSum
 from compfed.federation.query import SiteRefusal
 from compfed.federation.server.program import Federation, Program, QuerySums, Request, gather
 from compfed.federation.server.trial import Evaluated
 from compfed.federation.spec import FederatedProblem
+from compfed.losses import SiteLoss
 from compfed.monitor import Progress
 from compfed.solvers.auto import choose, finish, make_search, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, SolverState, Start, first_state
@@ -515,14 +516,15 @@ def _continue_all(
     """All paths with these alphas added, which are smaller than those before, and their mean losses on the rows held out."""
     problems, gammas = [path.prepared for path in paths], paths[0].prepared.options.gammas
     before = [path.models[-1] if path.models else None for path in paths]
-    wanted = [path.split if gammas == (1.0,) else None for path in paths]
+    whole = isinstance(problems[0].spec.loss, SiteLoss)
+    wanted = [path.split if gammas == (1.0,) and not whole else None for path in paths]
     found = yield from solve_paths(federation, problems, alphas, progress, before, wanted)
     refits = yield from refit_on_supports(federation, list(zip(problems, found, strict=True)))
     more = [
         replace(path, models=models, refits=again, losses=np.full((len(alphas), len(gammas)), np.nan))
         for path, models, again in zip(paths, found, refits, strict=True)
     ]
-    losses = yield from _held_out_losses(more, len(alphas))
+    losses = yield from (_held_out_likelihoods if whole else _held_out_losses)(more, len(alphas))
     return [path.then(replace(rest, losses=each)) for path, rest, each in zip(paths, more, losses, strict=True)]
 
 
@@ -548,6 +550,48 @@ def _held_out_losses(paths: Sequence[ModelPath], alphas: int) -> Program[list[np
             mean[rest] = _mean_losses_of(path, held_out)
         losses.append(mean.reshape(len(path.prepared.options.gammas), alphas).T)
     return losses
+
+
+def _held_out_likelihoods(paths: Sequence[ModelPath], alphas: int) -> Program[list[np.ndarray]]:
+    """(alphas, gammas) losses per event held out of each path: by how much more all rows lose than those to train with.
+
+    With l the log partial likelihood it is V = l_all(x) - l_train(x) at a model x without the fold (Verweij and van Houwelingen,
+    Statistics in Medicine 1993): the rows held out are compared with all rows at risk. One message, two values for each model.
+    """
+    everything, folds = paths[0].prepared, paths[1:]
+    gammas = everything.options.gammas
+    whole, events = _weight_and_events(everything.summary, everything.options.equal_sites)
+    asked = list[Request]()
+    for path in folds:
+        one = path.prepared
+        x = np.array([model.x for gamma in gammas for model in path.mixed(gamma)])
+        if one.scaling is not everything.scaling:
+            coefs = [one.scaling.coefficients(model)[0] for model in x]
+            seen = np.array([everything.scaling.model(coef, np.zeros(1)) for coef in coefs])
+        else:
+            seen = x
+        pairs = ((everything.spec, seen), (one.spec, x))
+        asked += [
+            Request((Evaluate(spec.objective, at),), weights=spec.weights, weighting=spec.weighting, models=len(at))
+            for spec, at in pairs
+        ]
+    sums: Iterator[QuerySums] = iter((yield asked) if asked else [])
+    losses = [np.full((alphas, len(gammas)), np.nan)]
+    for path in folds:
+        (of_all,), (of_some,) = next(sums), next(sums)
+        mine, trained = _weight_and_events(path.prepared.summary, path.prepared.options.equal_sites)
+        if events - trained <= 1e-9 * events:
+            raise InputError("cv: a split holds out no row with an event. Use fewer folds, or another seed.")
+        V = (whole * of_all.value - mine * of_some.value) / (events - trained)
+        losses.append(V.reshape(len(gammas), alphas).T)
+    return losses
+
+
+def _weight_and_events(summary: PooledSummary, equal_sites: bool) -> tuple[float, float]:
+    """What a mean over rows (or sites) is multiplied with to be a sum, and the events in that sum."""
+    weight = float(np.count_nonzero(summary.totals)) if equal_sites else float(summary.totals.sum())
+    assert summary.labels.mean is not None
+    return weight, weight * float(summary.labels.mean[-1])
 
 
 def _mean_losses_of(path: ModelPath, held_out: HeldOutSum) -> np.ndarray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from compfed.federation.queries.at_risk import AtRisk
 from compfed.federation.queries.describe import Describe, Description
 from compfed.federation.queries.evaluate import Evaluate
 from compfed.federation.queries.held_out import HeldOut, HeldOutSum
@@ -24,7 +25,7 @@ from compfed.federation.queries.tabulate import Tabulate, TabulateSum
 from compfed.federation.query import Query
 
 __all__ = [
-    "LEAVES", "QUERIES", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut", "HeldOutSum", "Inference",
+    "LEAVES", "QUERIES", "AtRisk", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut", "HeldOutSum", "Inference",
     "LeaveOneOut", "Lipschitz", "LocalUpdate", "Moments", "MomentsSum", "Score", "Tabulate", "TabulateSum", "UpdateSum",
 ]  # fmt: skip
 

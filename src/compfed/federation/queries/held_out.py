@@ -48,6 +48,7 @@ class HeldOut(Query):
 
     def check(self, checks: QueryChecks) -> None:
         d = checks.objective(self.objective)
+        checks.row_wise(self.objective, "losses on rows held out (HeldOut)")
         checks.subset(self.subset, needed=True)
         checks.models(self.x, d)
 

@@ -12,6 +12,7 @@ from compfed._utils.array_namespace import product
 from compfed._utils.arrays import two_product, two_sum
 from compfed.errors import InputError
 from compfed.federation.queries import (
+    AtRisk,
     Describe,
     Evaluate,
     FinishRound,
@@ -26,6 +27,7 @@ from compfed.federation.queries import (
 )
 from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
 from compfed.federation.query import Query
+from compfed.federation.site.at_risk import at_risk
 from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
 from compfed.federation.site.inference import inference
 from compfed.federation.site.leave_one_out import left_out
@@ -230,4 +232,5 @@ ANSWERS: dict[type[Query], Callable[[Any, Answers], object]] = {
     LocalUpdate: lambda query, message: message.site.memory.take_part(query),
     FinishRound: lambda query, message: message.site.memory.finish_round(query),
     Tabulate: lambda query, message: tabulated(query, message.site),
+    AtRisk: lambda query, message: at_risk(query, message.site),
 }

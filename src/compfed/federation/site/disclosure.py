@@ -24,6 +24,7 @@ from compfed.algorithms.round import uses_hessian
 from compfed.errors import InputError
 from compfed.federation.queries import (
     QUERIES,
+    AtRisk,
     Describe,
     Evaluate,
     FinishRound,
@@ -38,6 +39,7 @@ from compfed.federation.queries import (
 )
 from compfed.federation.queries.inference import CLUSTERS
 from compfed.federation.query import Query
+from compfed.federation.site.at_risk import times_at_risk
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import (
     ClassWeightedLogistic,
@@ -46,6 +48,7 @@ from compfed.losses import (
     Logistic,
     Loss,
     OneOutput,
+    SiteLoss,
     SmoothedQuantile,
     Softmax,
     Squared,
@@ -298,6 +301,29 @@ def _tabulate_rule(policy: DisclosurePolicy, query: Tabulate, guard: Guard) -> C
     return NOTHING  # counts are rounded, and columns withheld, one by one (`tabulation`)
 
 
+def _at_risk_rule(policy: DisclosurePolicy, query: AtRisk, guard: Guard) -> Charge:
+    """Count them as scores: each tells where blocks of rows are along one direction. A block has enough rows at every model."""
+    if query.second:
+        raise _Broken("matrices at every time rest on the rows of a few events; a fit stratified by site needs none")
+    _admitted(policy, query.objective, guard)
+    charge = Charge(models=1, scored_models=1)
+    if guard.charged.scored_models + 1 > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
+    charge = _check_models(policy, query.objective, query.x[None], guard, charge._replace(models=0))
+    t = times_at_risk(query, guard.rows, 1)
+    groups = np.unique(t.group)
+    if (np.array([np.count_nonzero(t.event & (t.group == g)) for g in groups]) < policy.min_rows).any():
+        raise _Broken("it has fewer events than its min_rows, of all rows or of a group; join groups", charge)
+    coarse = times_at_risk(query, guard.rows, policy.min_rows)
+    block = np.unique(coarse.time, return_inverse=True)[1] * len(groups) + np.searchsorted(groups, coarse.group)
+    r = coarse.weight * np.exp(coarse.risk - coarse.risk.max())
+    total, squares = np.bincount(block, r), np.bincount(block, r * r)
+    there = np.unique(block)
+    if not (total**2 >= (1 - 1e-6) * min(policy.min_level_rows, policy.min_rows) * squares)[there].all():
+        raise _Broken(TOO_FEW, charge)
+    return charge
+
+
 RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
     Describe: _describe_rule,
     Moments: _describe_rule,
@@ -310,6 +336,7 @@ RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
     LocalUpdate: _update_rule,
     FinishRound: _finish_rule,
     Tabulate: _tabulate_rule,
+    AtRisk: _at_risk_rule,
 }
 
 
@@ -324,7 +351,7 @@ class Admitted(NamedTuple):
     """An objective that a policy admits, and the rule for its models."""
 
     loss: Loss  # without its offset
-    rule: EffectiveRows
+    rule: Any  # EffectiveRows, or RowsAtRisk of a loss of a whole site
 
     @property
     def is_quadratic(self) -> bool:
@@ -338,7 +365,10 @@ def _admitted(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) 
     if found is None:
         _check_objective(policy, objective, loss := unwrapped(objective.loss), guard)
         data, all_rows = guard.rows.dataset(objective), guard.rows.shares_of(None)
-        rule = EffectiveRows.of(policy.min_rows, objective.loss, data.y, data.q, all_rows)
+        if isinstance(loss, SiteLoss):
+            rule = RowsAtRisk(data.q, all_rows, float(policy.min_rows))
+        else:
+            rule = EffectiveRows.of(policy.min_rows, objective.loss, data.y, data.q, all_rows)
         found = guard.admitted[objective] = Admitted(loss, rule)
     return found
 
@@ -360,7 +390,9 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: L
     ):
         name = "delta" if isinstance(loss, Huber) else "smoothing"
         raise _Broken(f"{name}={width:g} is below {MIN_SCALE:.0%} of the spread of its labels; use a larger {name}")
-    if guard.rows.offset is not None and not isinstance(objective.loss, WithOffset):
+    if isinstance(loss, SiteLoss):
+        _check_events(policy, objective, guard)
+    elif guard.rows.offset is not None and not isinstance(objective.loss, WithOffset):
         raise _Broken("its rows have an offset and this loss has none: two sums could differ by the rows with one")
     if isinstance(loss, CLASS_WEIGHTED):
         rows = np.unique(guard.rows.labels[guard.rows.used], return_counts=True)[1]
@@ -370,6 +402,17 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: L
         if not weights.max() <= MAX_CLASS_RATIO * weights.min():
             raise _Broken(
                 f"a class weighs over {MAX_CLASS_RATIO:g} times as much as another; use class weights that are closer together"
+            )
+
+
+def _check_events(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) -> None:
+    """Events of too few rows would be told by a sum: a site has enough of them, or none, to train with and held out."""
+    happened = guard.rows.labels.reshape(len(guard.rows.labels), -1)[:, -1] > 0
+    all_rows, kept = guard.rows.used, guard.rows.weights_of(objective.subset) > 0
+    for rows in (all_rows, kept, all_rows & ~kept):
+        if 0 < np.count_nonzero(happened & rows) < policy.min_level_rows:
+            raise _Broken(
+                "fewer rows than its min_level_rows have an event, of all rows or of a fold; use a smaller cv"
             )
 
 
@@ -544,6 +587,28 @@ class EffectiveRows(NamedTuple):
         size, label = self.share * abs(derivative).sum(axis=-1), y[:, 0] if isinstance(loss, WithOffset) else y
         each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in self.codes]
         return functools.reduce(and_, each, found)
+
+
+class RowsAtRisk(NamedTuple):
+    """The same rule for a loss of a whole site: a_l, the part of row l in the second derivatives, takes the place of h_l.
+
+    It holds in every stratum that has an event: the sums of a stratum rest on its own rows alone.
+    """
+
+    q: np.ndarray  # shares of the rows to train with
+    share: np.ndarray  # of all rows
+    min_rows: float
+
+    def holds(self, loss: SiteLoss, x: np.ndarray, A: Numbers, y: np.ndarray) -> bool:
+        """Whether the rule holds for the model x."""
+        for shares, least in ((self.share, self.min_rows), (self.q, TRAINING * self.min_rows)):
+            a, stratum = loss.row_curvatures(x, A, y, shares)
+            if not np.isfinite(a).all():
+                return False
+            total, squares = np.bincount(stratum, a), np.bincount(stratum, a * a)
+            if not (total**2 >= (1 - 1e-6) * least * squares).all():
+                return False
+        return True
 
 
 def _effective(h: Numbers, least: Numbers) -> Numbers:

@@ -130,6 +130,7 @@ def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
     none: Any = [None] * len(sites)
     weights, offsets, raw = sites.sample_weight or none, sites.offsets or none, sites.raw or none
+    strata = sites.strata or none
     label: Any = sites.source.get("label")  # of files
     proposal = None
     if sites.schema is None and sites.raw is not None and sites.columns is not None and label is not None:
@@ -138,6 +139,7 @@ def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]
     for i, (A, y, name, number) in enumerate(rows):
         mine = Rows(
             A, y, name=name, index=i, number=number, sample_weight=weights[i], columns=sites.columns, offset=offsets[i],
+            strata=strata[i],
             room=room_for(len(y) / total), file=FileTable(raw[i], sites.schema, proposal),
         )  # fmt: skip
         found.append(Site(mine, policy=policy, limits=None))

@@ -18,7 +18,7 @@ from compfed.errors import InputError
 from compfed.federation.codec import IN_THIS_PROCESS, digest
 from compfed.federation.enrolment import LABEL
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
-from compfed.losses import WithOffset
+from compfed.losses import SiteLoss, WithOffset
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.schema import Schema
 from compfed.splits import Fold, RowSubset, deal_buckets
@@ -100,6 +100,8 @@ class Rows:
         Names of the columns.
     offset : array of shape (rows,), optional
         Added to the prediction of each row.
+    strata : array of shape (rows,), optional
+        The stratum of each row, for a loss of a whole site. It stays at the site.
     splits : sequence of (train, test) masks
         For cross-validation with folds that were given row by row.
     room : float
@@ -118,6 +120,7 @@ class Rows:
         sample_weight: np.ndarray | None = None,
         columns: Sequence[str] | None = None,
         offset: np.ndarray | None = None,
+        strata: np.ndarray | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         room: float = ROOM,
         file: FileTable = FileTable(),  # noqa: B008  # frozen
@@ -132,6 +135,7 @@ class Rows:
         self.weights = np.ones(len(labels)) if sample_weight is None else sample_weight
         self.weighted = sample_weight is not None
         self.offset = None if offset is None else _checked_offset(name, offset, labels)
+        self.strata = None if strata is None else _codes_of_strata(name, strata, len(labels))
         self.columns = None if columns is None else tuple(columns)
         self.splits, self.room, self.file = splits, room, file
         if file.raw is not None and file.raw.rows != len(labels):
@@ -192,6 +196,8 @@ class Rows:
     def _dealt(self) -> np.ndarray:
         assert self.dealing is not None
         units, used, y = np.zeros(len(self.labels), int), self.used, self.labels
+        if y.ndim == 2 and y.shape[1] in (2, 3) and np.isin(y[:, -1], (0, 1)).all():  # of survival data: by event
+            y = y[:, -1]
         least = self.dealing.min_level_rows
         by_class = y.ndim == 1 and is_whole(y) and np.unique(y[used], return_counts=True)[1].min() >= least
         units[used] = deal_buckets(y[used], self.dealing.min_rows, self.dealing.secret, by_class, least)
@@ -246,8 +252,13 @@ class Rows:
             if self.offset is None:
                 raise InputError(f"site {self.name!r}: its rows have no offset.")
             labels = np.column_stack([np.asarray(labels, float), self.offset])
+        loss = objective.loss
         try:
-            y = objective.loss.encode(labels)
+            y = (
+                loss.encode(labels, self.strata, self.offset, self.weights)
+                if isinstance(loss, SiteLoss)
+                else loss.encode(labels)
+            )
         except InputError as error:
             raise InputError(f"site {self.name!r}: {error}") from None
         start = np.asarray(getattr(objective.loss, "start", np.zeros(objective.loss.size(A.shape[1]))), dtype)
@@ -336,13 +347,18 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     check_sample_weight(weights, name)
 
 
+def _codes_of_strata(name: str, strata: np.ndarray, rows: int) -> np.ndarray:
+    strata = np.asarray(strata)
+    if strata.shape != (rows,):
+        raise InputError(f"site {name!r}: strata must be one for each row.")
+    return np.unique(strata.astype(str) if strata.dtype.kind == "O" else strata, return_inverse=True)[1].astype(float)
+
+
 def _checked_offset(name: str, offset: np.ndarray, labels: np.ndarray) -> np.ndarray:
     check_unmasked(offset, f"site {name!r}: offset")
     offset = np.asarray(offset)
     if offset.shape != (len(labels),) or offset.dtype.kind not in "biuf" or not np.isfinite(offset).all():
         raise InputError(f"site {name!r}: offset must be one finite number per row.")
-    if labels.ndim != 1:
-        raise InputError(f"site {name!r}: an offset is for one label per row; there are several outcomes.")
     check_magnitudes(offset, f"offset of site {name!r}")
     return offset.astype(float)
 
