@@ -64,7 +64,8 @@ def add_commands(commands: Commands) -> None:
         ("federation", operator, _add_federation, FIRST_FEDERATION), ("site", site, _add_site, FIRST_SITE),
     ):  # fmt: skip
         parser = commands.add_parser(name, help=text, description=f"{text}.".capitalize(), **example_text(examples))
-        add(parser.add_subparsers(metavar="COMMAND", required=True))
+        parser.set_defaults(run=lambda _, parser=parser: parser.print_help())  # without a command
+        add(parser.add_subparsers(metavar="COMMAND"))
 
 
 def _add_step(steps: Commands, name: str, run: Command, text: str) -> argparse.ArgumentParser:
