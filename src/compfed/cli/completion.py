@@ -93,7 +93,9 @@ def _walk(parser: argparse.ArgumentParser, path: str) -> Iterator[Command]:
             below = {str(each.dest): str(each.help) for each in action._choices_actions}
             children = list(action.choices.items())
             continue
-        options |= {name: (action.help or "").replace("%(default)s", str(action.default)) for name in action.option_strings}
+        options |= {
+            name: (action.help or "").replace("%(default)s", str(action.default)) for name in action.option_strings
+        }
         if action.choices is not None:
             values |= {name: list(map(str, action.choices)) for name in action.option_strings or [""]}
     yield Command(path, below, options, values)

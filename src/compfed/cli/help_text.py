@@ -61,7 +61,9 @@ class OneLineParser(argparse.ArgumentParser):
         """End the process with one line and status 2."""
         asked = re.sub(r"^the following arguments are required: (.*)", r"missing: \1", message)
         text = printable(re.sub(r"^argument (?=-)", "", asked)).rstrip(".")
-        self.exit(2, f"{self.prog}: {text}{'' if text.endswith('?') else '.'} `{self.prog} --help` shows the options.\n")
+        self.exit(
+            2, f"{self.prog}: {text}{'' if text.endswith('?') else '.'} `{self.prog} --help` shows the options.\n"
+        )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse here what this command does not know, with its own options at hand for a hint."""

@@ -15,6 +15,7 @@ from compfed._utils.text import join_names, printable, text_table
 from compfed.cli.help_text import ExampleFormatter, example_text
 from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands
+from compfed.cli.overwriting import add_overwrite, check_new
 from compfed.cli.result_text import result_text
 from compfed.errors import InputError
 
@@ -106,7 +107,9 @@ def _add_federation(steps: Commands) -> None:
     describe.add_argument("--json", action="store_true", help="as JSON")
     schema.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/schema.toml")
     roster.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/roster.txt")
-    demo.add_argument("--out", type=Path, default="results/federation", metavar="DIR", help="default: %(default)s")
+    for parser in (schema, demo):
+        add_overwrite(parser.add_argument)
+    demo.add_argument("--out", type=Path, default=Path("results/federation"), metavar="DIR", help="default: %(default)s")
     new.add_argument(
         "--sites", required=True, metavar="A,B,...", help="names of the sites, in order, or a file with a name per line"
     )
@@ -281,6 +284,7 @@ def _schema(args: argparse.Namespace) -> int:
 
     path = args.folder / "schema.toml" if args.out is None else args.out
     check_writable(path.parent, f"--out {path}")
+    check_new(path, args)
     with connect(args.folder) as federation:
         schema = Schema.agree(federation)
     path.write_text(schema.to_toml(), encoding="utf-8")
@@ -367,6 +371,10 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _demo(args: argparse.Namespace) -> int:
     from compfed.cli.demo import demo
 
+    settings = args.out / "federation.toml"
+    if args.out.exists() and not settings.exists() and (args.out.is_file() or any(args.out.iterdir())):
+        raise InputError(f"--out {args.out} holds other files than those of an earlier demo. Give a new folder.")
+    check_new(args.out, args, holds=settings.name)
     return 0 if demo(args.out) else 1
 
 
