@@ -628,6 +628,8 @@ def test_rows_that_cannot_be_predicted_are_one_line_and_status_2(files, tmp_path
         assert message in error
         assert error.count("\n") == 1
     assert main(["predict", str(tmp_path / "nowhere"), str(files / "01.csv")]) == 2
-    assert "holds no model" in capsys.readouterr().err
+    assert "nowhere holds no model: there is no model.safetensors. Give the folder of a run" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "absent.csv")]) == 2
+    assert "absent.csv cannot be read as CSV: No such file or directory.\n" in capsys.readouterr().err  # no "[Errno 2]"
     assert main(["predict", str(tmp_path / "run"), str(tmp_path)]) == 2
     assert "is a folder; name one CSV or Parquet file" in capsys.readouterr().err

@@ -123,7 +123,10 @@ class Certificate:
         rows = [
             ["gradient mapping", f"{self.gradient_mapping:.3g}"],
             ["as a share of its scale", f"{self.relative:.1e}; tol = {self.tol:.1e}"],
-            ["objective above its minimum", "not known" if self.duality_gap is None else f"at most {self.duality_gap:.1e}"],
+            [
+                "objective above its minimum",
+                "not known" if self.duality_gap is None else f"at most {self.duality_gap:.1e}",
+            ],
             ["the only minimiser", known[self.unique]],
             ["what rounding can hide", f"{self.rounding:.1e}"],
         ]

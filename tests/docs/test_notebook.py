@@ -34,7 +34,9 @@ def cells(tmp_path_factory) -> list[Any]:
     blocks = py_source_parser.split_code_and_text_blocks(str(EXAMPLE))[1]
     made = [nbformat.v4.new_code_cell(text) for kind, text, _ in blocks if kind == "code"]
     book = nbformat.v4.new_notebook(cells=[*made, *map(nbformat.v4.new_code_cell, MORE)])
-    client = nbclient.NotebookClient(book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client = nbclient.NotebookClient(
+        book, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    )
     client.create_kernel_manager()
     client.km.kernel_spec.argv[0] = sys.executable  # of this environment, whatever "python3" is on the machine
     client.execute()

@@ -36,7 +36,9 @@ CASES: list[tuple[str, Any, dict[str, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "y", "options", "twin"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "y", "options", "twin"), CASES, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_its_predictions_are_those_of_the_model(name, y, options, twin):
     """Oracle: the mean of the family at X w + b, and P by the logistic function or the softmax."""
     model = getattr(cf, name)(alpha=0.05, **options).fit(X, y, sites=SITES)

@@ -16,7 +16,8 @@ def html_table(caption: str, rows: Sequence[Sequence[str]], header: Sequence[str
     """
     head = f"<thead><tr>{''.join(f'<th>{_safe(cell)}</th>' for cell in header)}</tr></thead>" if header else ""
     body = "".join(
-        f"<tr><th>{_safe(name)}</th>{''.join(f'<td>{_safe(cell)}</td>' for cell in cells)}</tr>" for name, *cells in rows
+        f"<tr><th>{_safe(name)}</th>{''.join(f'<td>{_safe(cell)}</td>' for cell in cells)}</tr>"
+        for name, *cells in rows
     )
     return f"<table><caption>{_safe(caption)}</caption>{head}<tbody>{body}</tbody></table>"
 

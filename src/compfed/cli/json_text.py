@@ -15,4 +15,3 @@ def json_text(value: Any) -> str:
     '{"auc": null, "rows": [1, 2]}'
     """
     return json.dumps(json_safe(value), allow_nan=False, ensure_ascii=False)
-

@@ -109,7 +109,9 @@ def _add_federation(steps: Commands) -> None:
     roster.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/roster.txt")
     for parser in (schema, demo):
         add_overwrite(parser.add_argument)
-    demo.add_argument("--out", type=Path, default=Path("results/federation"), metavar="DIR", help="default: %(default)s")
+    demo.add_argument(
+        "--out", type=Path, default=Path("results/federation"), metavar="DIR", help="default: %(default)s"
+    )
     new.add_argument(
         "--sites", required=True, metavar="A,B,...", help="names of the sites, in order, or a file with a name per line"
     )

@@ -212,7 +212,9 @@ class Evaluation:
         return html_table(f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.", rows, ["", *columns])
 
     def __repr__(self) -> str:
-        measures = (f"{name}={_shown(self, name)}" for name in OF_MANY_SITES if name == "rows" or name in self.metrics())
+        measures = (
+            f"{name}={_shown(self, name)}" for name in OF_MANY_SITES if name == "rows" or name in self.metrics()
+        )
         return f"Evaluation({self.kind}, {', '.join(measures)})"
 
     def __str__(self) -> str:

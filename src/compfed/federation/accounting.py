@@ -78,7 +78,8 @@ class Communication:
 
     def _repr_html_(self) -> str:
         rows = [
-            [kind, f"{models}", f"{down / 1e3:.1f}", f"{up / 1e3:.1f}"] for kind, (models, down, up) in self.by_query.items()
+            [kind, f"{models}", f"{down / 1e3:.1f}", f"{up / 1e3:.1f}"]
+            for kind, (models, down, up) in self.by_query.items()
         ]
         rows.append(["all", f"{self.models}", f"{self.bytes_down / 1e3:.1f}", f"{self.bytes_up / 1e3:.1f}"])
         caption = f"{self.rounds} messages to each site"

@@ -54,7 +54,9 @@ def _hand_on(figure: Any) -> None:
     if (shell := notebook_shell()) is not None:
         if not any(each is figure for each in _waiting):
             _waiting.append(figure)
-        figure._ipython_display_ = functools.partial(_show, figure)  # the last expression of a cell, and display(figure)
+        figure._ipython_display_ = functools.partial(
+            _show, figure
+        )  # the last expression of a cell, and display(figure)
         if show_waiting not in shell.events.callbacks["post_run_cell"]:
             shell.events.register("post_run_cell", show_waiting)
         return

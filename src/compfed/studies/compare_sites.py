@@ -40,8 +40,8 @@ from compfed.losses import Poisson
 from compfed.losses.offset import unwrapped
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.page import write_report
-from compfed.report.showing import shown
 from compfed.report.run_result import write_result
+from compfed.report.showing import shown
 from compfed.report.style import save_figure
 from compfed.simulation.local_federation import Simulated
 from compfed.splits import Holdout, names_rows
