@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from compfed._utils.arrays import empty_aligned
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_int
 from compfed.algorithms.base import PyTree
 from compfed.algorithms.costs import Counts
