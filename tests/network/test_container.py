@@ -33,9 +33,17 @@ def below(root: Path, text: str) -> str:
 def run(root: Path, command: str | list[str], **options: str) -> subprocess.CompletedProcess[str]:
     # pip takes its build tools, and the packages that compfed needs, from this environment: nothing is downloaded
     paths = os.pathsep.join([*site.getsitepackages(), *(path for path in sys.path if "site-packages" in path)])
-    given = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONPATH": paths, **options}
+    given = {
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PYTHONPATH": paths,
+        **options,
+    }
     shell = isinstance(command, str)
-    return subprocess.run(command, shell=shell, capture_output=True, text=True, env=os.environ | given, cwd=root / "site")
+    return subprocess.run(
+        command, shell=shell, capture_output=True, text=True, env=os.environ | given, cwd=root / "site"
+    )
 
 
 @pytest.mark.thorough
@@ -58,7 +66,9 @@ def test_the_steps_give_a_site_that_says_how_it_is(tmp_path):
     check = json.loads(below(root, found["HEALTHCHECK"].partition("CMD ")[2]))
     started = json.loads(below(root, found["CMD"]))
     installed = next((root / "opt" / "compfed" / "lib").glob("*/site-packages/compfed/__init__.py"))
-    version = run(root, [started[0], "--version"], PYTHONPATH=os.pathsep.join([str(installed.parents[1]), *sys.path[1:]]))
+    version = run(
+        root, [started[0], "--version"], PYTHONPATH=os.pathsep.join([str(installed.parents[1]), *sys.path[1:]])
+    )
     assert re.fullmatch(r"compfed \S+\n", version.stdout), version.stderr
     made = make_site(tmp_path / "made")
     shutil.copytree(made.parent, root / "site", dirs_exist_ok=True)
