@@ -129,3 +129,23 @@ def test_every_command_and_option_is_in_the_script(shell, capsys):
                     name if shell != "fish" else f"{'-l' if name.startswith('--') else '-s'} {name.lstrip('-')}"
                 ) in text
         assert all(word in text for word in parser.prog.split()[1:])
+
+
+@pytest.mark.parametrize(
+    ("process", "awaited"), [("0", "processes 1, 2 at first:9000"), ("2", "process 0 at first:9000")]
+)
+def test_a_worker_says_whom_it_waits_for(process, awaited, monkeypatch, capsys, tmp_path):
+    import jax
+
+    def nobody(*_: object, **__: object) -> None:
+        raise RuntimeError("deadline exceeded")
+
+    monkeypatch.setattr(jax.distributed, "initialize", nobody)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    script = tmp_path / "study.py"
+    script.write_text("")
+    options = ["--coordinator", "first:9000", "--process-id", process, "--processes", "3", "--wait", "7"]
+    assert main(["worker", *options, str(script)]) == 2
+    waits, missed = capsys.readouterr().err.splitlines()
+    assert waits == f"compfed worker: process {process} of 3 waits for {awaited}, at most 7 s."
+    assert f"process {process} of 3 could not meet the others at first:9000 within 7 s" in missed

@@ -128,11 +128,12 @@ def site_status(settings: SiteSettings, now: float | None = None) -> SiteStatus:
     if left <= 0:
         problems.append("the budget of the table is used up (max_models)")
     return SiteStatus(
-        settings.name, problems, process, connected, _time(facts, "started"), _time(facts, "last_contact"),
-        printable(str(facts.get("run", "")), 100), *(_count(facts, name) for name in ("replies", "refused", "bytes_out")),
-        ledger.models, left, scored, _size(settings.state / "runs"), settings.budget.max_state_bytes,
-        sum(path.stat().st_size for path in logs), min((path.stat().st_mtime for path in logs), default=None), expires,
-        compfed.__version__,
+        site=settings.name, problems=problems, process=process, connected=connected, started=_time(facts, "started"),
+        last_contact=_time(facts, "last_contact"), run=printable(str(facts.get("run", "")), 100),
+        replies=_count(facts, "replies"), refused=_count(facts, "refused"), bytes_out=_count(facts, "bytes_out"),
+        models=ledger.models, models_left=left, scored_models_left=scored, state_bytes=_size(settings.state / "runs"),
+        state_bytes_allowed=settings.budget.max_state_bytes, log_bytes=sum(path.stat().st_size for path in logs),
+        oldest_log=min((path.stat().st_mtime for path in logs), default=None), ca_expires=expires, version=compfed.__version__,
     )  # fmt: skip
 
 
