@@ -37,7 +37,7 @@ quick: $(STAMP)
 	$(BIN)/compfed reproduce --quick
 
 federation: $(STAMP)
-	$(BIN)/compfed federation demo
+	$(BIN)/compfed federation demo --overwrite
 
 check: $(STAMP)
 	$(BIN)/ruff check .

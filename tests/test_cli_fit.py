@@ -71,7 +71,7 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fit(argv: Sequence[object], out: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The result of a fit, as JSON from the command."""
-    status = main(["fit", *map(str, argv), "--out", str(out), "--json"])
+    status = main(["fit", *map(str, argv), "--out", str(out), "--overwrite", "--json"])
     text, error = capsys.readouterr()
     assert status == 0, error
     return json.loads(text)
@@ -324,7 +324,7 @@ def test_a_schema_file_and_leave_one_site_out(files, tmp_path, capsys):
 # --- the run folder and the screen ---
 
 
-def test_the_run_folder_is_for_its_owner_and_only_an_earlier_fit_is_replaced(files, tmp_path, capsys):
+def test_the_run_folder_is_for_its_owner_and_an_earlier_fit_is_replaced_on_request_only(files, tmp_path, capsys):
     run = tmp_path / "run"
     argv = [
         "fit",
@@ -343,7 +343,11 @@ def test_the_run_folder_is_for_its_owner_and_only_an_earlier_fit_is_replaced(fil
     before = os.umask(0o022)
     try:
         assert main([*argv, "--evaluate", "rows"]) == 0
-        assert main([*argv, "--evaluate", "none"]) == 0
+        written = (run / "model.safetensors").read_bytes()
+        assert main([*argv, "--alpha", "2"]) == 2
+        assert f"Replace it with --overwrite, or keep it with --out {run}-2." in capsys.readouterr().err
+        assert (run / "model.safetensors").read_bytes() == written
+        assert main([*argv, "--evaluate", "none", "--overwrite"]) == 0
     finally:
         os.umask(before)
     text = capsys.readouterr().out
@@ -366,10 +370,17 @@ def test_the_run_folder_is_for_its_owner_and_only_an_earlier_fit_is_replaced(fil
     model: Any = cf.load_model(run)
     assert model.schema_.label.column == "days"
     (run / "thesis.doc").write_text("")
-    assert main(argv) == 2
+    assert main([*argv, "--overwrite"]) == 2
     assert "holds other files than those of a fit ('thesis.doc'). Give a new folder" in capsys.readouterr().err
     assert main(["predict", str(run), str(files / "01.csv"), "--out", str(tmp_path / "p.csv")]) == 0
     assert stat.S_IMODE((tmp_path / "p.csv").stat().st_mode) == 0o600
+    (tmp_path / "p.csv").write_text("mine")
+    again = ["predict", str(run), str(files / "01.csv"), "--out", str(tmp_path / "p.csv")]
+    assert main(again) == 2
+    assert f"--out {tmp_path / 'p-2.csv'}." in capsys.readouterr().err
+    assert (tmp_path / "p.csv").read_text() == "mine"
+    assert main([*again, "--overwrite"]) == 0
+    assert (tmp_path / "p.csv").read_text() != "mine"
 
 
 def test_classes_that_are_numbers_are_printed_as_in_the_file(tmp_path, capsys):
@@ -444,7 +455,7 @@ def test_an_evaluation_that_fails_leaves_the_saved_model(failure, files, tmp_pat
     (run / "report.html").write_text("the page of the earlier fit")
     monkeypatch.setattr(cf.FederatedElasticNet, "evaluate", evaluate)
     capsys.readouterr()
-    argv += ["--alpha", str(ALPHA)]
+    argv += ["--alpha", str(ALPHA), "--overwrite"]
     said = f"he model is saved in {run}"
     if isinstance(failure, ValueError) and not isinstance(failure, cf.InputError):
         with pytest.raises(ValueError, match="a defect") as raised:
@@ -618,7 +629,9 @@ def test_rows_that_cannot_be_predicted_are_one_line_and_status_2(files, tmp_path
         assert message in error
         assert error.count("\n") == 1
     assert main(["predict", str(tmp_path / "nowhere"), str(files / "01.csv")]) == 2
-    assert "holds no model" in capsys.readouterr().err
+    assert "nowhere holds no model: there is no model.safetensors. Give the folder of a run" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "absent.csv")]) == 2
+    assert "absent.csv cannot be read as CSV: No such file or directory.\n" in capsys.readouterr().err  # no "[Errno 2]"
     assert main(["predict", str(tmp_path / "run"), str(tmp_path)]) == 2
     assert "is a folder; name one CSV or Parquet file" in capsys.readouterr().err
 

@@ -46,7 +46,7 @@ def write(folder: Path, frames: dict[str, pd.DataFrame]) -> Path:
 def printed(argv: Sequence[object], out: Path, capsys: pytest.CaptureFixture[str], status: int = 0) -> str:
     """What a fit prints."""
     capsys.readouterr()
-    assert main(["fit", *map(str, argv), "--out", str(out)]) == status
+    assert main(["fit", *map(str, argv), "--out", str(out), "--overwrite"]) == status
     return capsys.readouterr().out
 
 
@@ -111,7 +111,7 @@ def test_the_event_can_be_chosen(died, tmp_path, capsys):
     assert other["evaluation"]["sensitivity"] == pytest.approx(usual["evaluation"]["specificity"])
     model: Any = cf.load_model(tmp_path / "run")
     assert model.classes_.tolist() == ["yes", "no"]
-    assert main(["fit", *map(str, argv), "--out", str(tmp_path / "run"), "--positive-class", "may"]) == 2
+    assert main(["fit", *map(str, argv), "--out", str(tmp_path / "other"), "--positive-class", "may"]) == 2
     assert "--positive-class 'may' is not a class of 'died'. Give 'no' or 'yes'." in capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from jax import Array
 
 from compfed._utils.compilation import jit, precision
+from compfed._utils.html_table import html_table
 from compfed._utils.validation import check_callable, check_int, check_nonnegative, check_positive
 from compfed.algorithms import FISTA, Algorithm
 from compfed.algorithms.fista import Restart
@@ -186,6 +187,16 @@ class PooledSolution:
     def claim(self) -> str:
         """What convergence shows: "minimum" of a convex problem, else "stationary point"."""
         return "minimum" if self.convex else "stationary point"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ["method", self.method],
+            ["iterations", f"{self.iterations}"],
+            ["objective", f"{self.objective:.12g}"],
+            ["gradient mapping", f"{self.gradient_mapping:.1e}"],
+            ["coefficients that are not zero", f"{np.count_nonzero(self.x)} of {self.x.size}"],
+        ]
+        return html_table(f"Converged to a {self.claim}" if self.converged else "NOT converged", rows)
 
     def __repr__(self) -> str:
         state = f"converged to a {self.claim}" if self.converged else "NOT converged"

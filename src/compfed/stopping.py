@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from compfed._utils.html_table import html_table
 from compfed.errors import InputError
 from compfed.losses import Logistic, Softmax
 from compfed.losses.offset import unwrapped
@@ -116,6 +117,20 @@ class Certificate:
     unique: bool | None = None
     rounding: float = 0.0
     convex: bool | None = True
+
+    def _repr_html_(self) -> str:
+        known = {True: "yes", False: "no", None: "not known"}
+        rows = [
+            ["gradient mapping", f"{self.gradient_mapping:.3g}"],
+            ["as a share of its scale", f"{self.relative:.1e}; tol = {self.tol:.1e}"],
+            [
+                "objective above its minimum",
+                "not known" if self.duality_gap is None else f"at most {self.duality_gap:.1e}",
+            ],
+            ["the only minimiser", known[self.unique]],
+            ["what rounding can hide", f"{self.rounding:.1e}"],
+        ]
+        return html_table(self.words, rows)
 
     @property
     def claim(self) -> str:

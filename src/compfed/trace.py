@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from compfed._utils.files import atomic_path
+from compfed._utils.html_table import html_table
 from compfed._utils.plain import plain
-from compfed._utils.text import shorten
+from compfed._utils.text import shapes_shown, shorten
 from compfed._utils.validation import is_int
 from compfed.errors import InputError, MissingExtra
 
@@ -51,6 +52,8 @@ COUNTED = frozenset({
     "round", "exchanges", "vectors_up", "vectors_down", "bytes_up", "bytes_down", "gradients", "rows", "values", "hessians",
     "hvps", "client_proxes", "server_proxes", "participants", "clock", "seconds",
 })  # fmt: skip
+SHOWN_COLUMNS = ("round", "objective", "optimality", "gradient_mapping", "nonzeros", "gradients", "bytes_up", "seconds")
+SHOWN_ROWS = 8  # of a trace in a notebook, evenly spread: the first and the last are there
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class RunState:
     members: Members | None = None  # None where the sites are unknown
     # Where `clients` has rows of some clients only (`simulate_out_of_core`): their numbers, and -1 for all others, in the last row.
     of: np.ndarray | None = None
+
+    __repr__ = shapes_shown
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,12 @@ class Trace:
         diverged = ", diverged" if "diverged" in self.provenance else ""
         rounds = f"{int(self['round'][-1])} rounds" if len(self) else "no rounds"
         return f"Trace({name}, {rounds}, {len(self)} rows of {len(self.columns)} columns, {self.x.size} coefficients{ends}{diverged})"
+
+    def _repr_html_(self) -> str:
+        columns = [name for name in SHOWN_COLUMNS if name in self and self[name].ndim == 1]
+        places = dict.fromkeys(np.linspace(0, len(self) - 1, min(len(self), SHOWN_ROWS)).round().astype(int).tolist())
+        cells = [[f"{self[name][k]:.6g}" for name in columns] for k in places]
+        return html_table(repr(self), cells, columns) if columns else html_table(repr(self), [])
 
     def __contains__(self, column: str) -> bool:
         return column in self.columns

@@ -308,5 +308,5 @@ def test_a_model_that_is_damaged_or_cut_gives_one_error_or_is_whole(model, tmp_p
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(cf.InputError, match=r"nowhere.model\.safetensors holds no model: No such file or directory"):
+    with pytest.raises(cf.InputError, match=r"nowhere holds no model: there is no model\.safetensors. Give the folder"):
         load_model(tmp_path / "nowhere")

@@ -406,6 +406,32 @@ def test_the_status_of_a_run_that_has_ended(state, words, compfed, federation):
     assert "\x1b" not in done.out
 
 
+def test_the_status_is_that_of_the_run_that_goes_on_or_of_the_latest(compfed, federation, holder):
+    """`federation run --out` may have put it beside DIR/run; and a stop says where it is."""
+    for k, name in enumerate(("first", "second", "run")):
+        (federation / name).mkdir(exist_ok=True)
+        state = {"state": "finished", "message": 3, "link": "", "waiting": {}, "connected": None, "queries": []}
+        (federation / name / "status.json").write_text(json.dumps(state))
+        os.utime(federation / name / "status.json", (10**9 + k, 10**9 + k))
+    assert f"Run in {federation / 'run'}, process {holder.pid}" in compfed("federation", "status", federation).out
+    (federation / "second" / "lock").hardlink_to(federation / "run" / "lock")  # the same lock, held there
+    (federation / "run" / "lock").unlink()
+    done = compfed("federation", "status", federation)
+    assert f"Run in {federation / 'second'}, process {holder.pid}" in done.out
+    assert f"Other runs, each with --out: {federation / 'run'}, {federation / 'first'}." in done.out
+    stopped = compfed("federation", "stop", federation)
+    assert (stopped.status, holder.poll()) == (0, None)
+    assert (
+        f"There is no run going on in {federation / 'run'}. One goes on elsewhere: --out {federation / 'second'}."
+        in stopped.out
+    )
+    holder.kill()
+    holder.wait()
+    assert f"the run in {federation / 'run'} has finished" in compfed("federation", "status", federation).out
+    chosen = compfed("federation", "status", federation, "--out", federation / "first").out
+    assert f"the run in {federation / 'first'} has finished" in chosen
+
+
 def test_a_status_file_that_is_damaged_is_no_run(compfed, federation):
     (federation / "run").mkdir()
     for text in ("", "{", "[1]", "\x00"):

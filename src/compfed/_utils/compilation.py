@@ -28,7 +28,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax._src import xla_bridge  # JAX has no public function that tells whether it has started
 
 from compfed._utils.validation import check_bool, check_int
 from compfed.errors import ForkError, InputError
@@ -131,9 +130,20 @@ def _limit_disk_cache(folder: Path, most: int = MAX_DISK_CACHE_BYTES) -> None:
 _forked_after_start = False
 
 
+def has_started() -> bool:
+    """Whether JAX has started its devices in this process: from then on it refuses another number of them."""
+    config, given = jax.config, jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
+    try:
+        config.update("jax_num_cpu_devices", 1 if given != 1 else 2)
+    except RuntimeError:
+        return True
+    config.update("jax_num_cpu_devices", given)
+    return False
+
+
 def _note_fork() -> None:
     global _forked_after_start
-    _forked_after_start = xla_bridge.backends_are_initialized()
+    _forked_after_start = has_started()
 
 
 if hasattr(os, "register_at_fork"):  # there is no fork on Windows

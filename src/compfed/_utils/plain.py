@@ -11,6 +11,25 @@ JsonObject: TypeAlias = dict[str, Any]  # values by name, as a file of JSON has 
 Record: TypeAlias = Mapping[str, Any]  # the same, only to read
 
 
+def json_safe(value: Any) -> Any:
+    """A value as JSON has it: lists for arrays, None for a number that JSON does not have: NaN and infinity.
+
+    >>> import numpy as np
+    >>> json_safe({"auc": float("nan"), "rows": (1, np.int64(2))})
+    {'auc': None, 'rows': [1, 2]}
+    """
+    return _finite(plain(value))
+
+
+def _finite(value: Any) -> Any:
+    """Plain data with None for NaN and infinity."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+
+
 def plain(value: Any) -> Any:
     """Arrays as lists, NumPy's numbers by value, other objects in words.
 

@@ -6,6 +6,7 @@ import bisect
 import functools
 import html
 import itertools
+import logging
 import platform
 import re
 import sys
@@ -146,7 +147,23 @@ def versions() -> dict[str, str]:
     return {"compfed": __version__} | found | {"python": platform.python_version()}
 
 
-# --- progress on the error stream: a bar on a terminal, plain lines elsewhere ---
+# --- progress: lines of the logger `compfed` where somebody listens; otherwise on the error stream, a bar on a terminal ---
+
+LOGGER = logging.getLogger("compfed")
+
+
+def log(text: str) -> None:
+    """A line of what `verbose` reports: to the logger `compfed` where somebody listens, otherwise to the error stream."""
+    if listens():
+        LOGGER.info(text)
+    else:
+        sys.stderr.write(f"{text}\n")
+
+
+def listens() -> bool:
+    """Whether the logger `compfed` has a handler, or one above it, and is open at level INFO."""
+    return LOGGER.hasHandlers() and LOGGER.isEnabledFor(logging.INFO)
+
 
 QUIET_SECONDS = 2.0  # shorter work has no bar
 FIRST_SECONDS = 0.8  # shorter steps of a command have no line
@@ -159,7 +176,8 @@ def progress_bar(
 ) -> Callable[[int, int], None]:
     """Make a function of (done, total) that shows progress; pass it as ``progress=``.
 
-    It draws a bar on a terminal and in a notebook, and writes plain lines into a pipe or a file.
+    It draws a bar on a terminal and in a notebook, and writes plain lines into a pipe or a file. Where the logger `compfed` is
+    open at level INFO, the lines go there instead.
 
     Parameters
     ----------
@@ -188,7 +206,8 @@ def progress_bar(
     began = last_line = time.monotonic()
     terminal = out.isatty()
     shown = False
-    notebook = _notebook_display() if stream is None else None
+    logged = stream is None and listens()
+    notebook = _notebook_display() if stream is None and not logged else None
 
     def show(done: int, total: int) -> None:
         nonlocal last_line, shown
@@ -201,22 +220,30 @@ def progress_bar(
         when = f"{now - began:.0f} s" if finished or early else f"about {left:.0f} s left"
         if notebook is not None:
             notebook(label, done, total, when)
-        elif terminal:
+        elif terminal and not logged:
             out.write(f"\r{label:<28.28} {_bar(done, total)} {done}/{total}, {when}   ")
             out.write("\n" if finished else "")
             out.flush()
         elif (finished and shown) or now - last_line >= LINE_SECONDS or (quiet == 0 and not shown):
             last_line, shown = now, True
-            out.write(f"{label}: {done}/{total}, {when}\n")
-            out.flush()
+            if logged:
+                LOGGER.info(f"{label}: {done}/{total}, {when}")
+            else:
+                out.write(f"{label}: {done}/{total}, {when}\n")
+                out.flush()
 
     return show
 
 
+def notebook_shell() -> Any:
+    """The shell of the Jupyter notebook that this process works for; None anywhere else."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell if "ZMQInteractiveShell" in [base.__name__ for base in type(shell).__mro__] else None
+
+
 def _notebook_display() -> Callable[[str, int, int, str], None] | None:
     """A function that draws a bar below the cell of a Jupyter notebook and moves it; None anywhere else."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if type(shell).__name__ != "ZMQInteractiveShell":
+    if notebook_shell() is None:
         return None
     from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]  # of the notebook
 

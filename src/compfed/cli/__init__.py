@@ -7,11 +7,14 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from compfed import __version__
-from compfed.cli import fit, local_commands, network_commands, report_command, survival_command
-from compfed.cli.help_text import GroupedParser
+from compfed.cli import completion, fit, local_commands, network_commands, report_command, survival_command
+from compfed.cli.help_text import GroupedParser, OneLineParser
+from compfed.cli.option_text import option_text
 from compfed.errors import Divergence, InputError, MissingExtra
 
 
@@ -20,14 +23,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="compfed", description="Regression models over data that several sites hold and do not share."
     )
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser
-    )
+    parser.set_defaults(run=lambda _: parser.print_help())  # without a command
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OneLineParser)
     fit.add_commands(commands)
     survival_command.add_commands(commands)
     local_commands.add_commands(commands)
     report_command.add_commands(commands)
     network_commands.add_commands(commands)
+    completion.add_command(commands, parser)
     return parser
 
 
@@ -38,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     try:
-        status = args.run(args)
+        with _warnings_in_one_line(args.command):
+            status = args.run(args) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # a closed pipe raises here, not when the interpreter ends
         return status
@@ -54,6 +58,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+@contextmanager
+def _warnings_in_one_line(command: str | None) -> Iterator[None]:
+    """Show warnings without the line of the source that they come from; a worker's script is the user's own source."""
+    with warnings.catch_warnings():
+        if command != "worker":
+            warnings.showwarning = lambda message, *_, **__: print(
+                f"Warning: {_on_one_line(option_text(str(message)))}", file=sys.stderr
+            )
+        yield
+
+
+def _on_one_line(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", text.strip())
+
+
 def _in_words(problem: Exception) -> str:
     """A problem in one line, whether the user, the disk or the memory caused it; several problems of files in a line each."""
     if isinstance(problem, OSError) and problem.strerror:
@@ -61,4 +80,4 @@ def _in_words(problem: Exception) -> str:
     if isinstance(problem, MemoryError):
         return f"there is not enough memory ({str(problem) or 'none left'}); give smaller sizes."
     several = isinstance(problem, InputError) and "problems:\n" in str(problem)
-    return str(problem) if several else re.sub(r"\s*\n\s*", " ", str(problem))
+    return str(problem) if several else _on_one_line(str(problem))

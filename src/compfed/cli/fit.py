@@ -15,6 +15,7 @@ from compfed.cli.help_text import example_text
 from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands, integer
 from compfed.cli.option_text import as_options, option_text
+from compfed.cli.overwriting import add_overwrite, check_new
 from compfed.errors import Divergence, InputError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def _add_fit(commands: Commands) -> None:
     errors += "Of a penalised fit they are those of a refit of the columns it chose: naive, and labelled so"
     add("--summary", nargs="?", const="model", choices=["model", "HC0", "HC1", "cluster", "none"], help=errors)
     add("--out", type=Path, default=Path("results/fit"), metavar="RUN", help="run folder (default: %(default)s)")
+    add_overwrite(add)
     add("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=fit)
 
@@ -159,13 +161,14 @@ def fit(args: argparse.Namespace) -> int:
     """Run `compfed fit`; return its exit status: 1 where there is a model, and its evaluation failed."""
     from compfed import data
     from compfed.cli.result_text import result_text
-    from compfed.estimators.run_files import check_run_folder, write_evaluation, write_fit
+    from compfed.estimators.run_files import MODEL, check_run_folder, write_evaluation, write_fit
 
     with as_options():
         label = label_columns(args)
         args.label = label if isinstance(label, str) else ", ".join(label)
         model = _new_model(args)
         check_run_folder(args.out)
+        check_new(args.out, args, holds=MODEL)
         check_writable(args.out, f"--out {args.out}")  # before anything is read
         with working("[1/4] reading"):
             sites = data.from_files(
@@ -434,6 +437,7 @@ def _add_predict(commands: Commands) -> None:
     )
     parser.add_argument("path", type=Path, metavar="FILE", help="CSV or Parquet file of new rows")
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV file to write (default: standard output)")
+    add_overwrite(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print JSON, one object per row")
     _add_reading(parser)
     parser.set_defaults(run=predict)
@@ -447,6 +451,9 @@ def predict(args: argparse.Namespace) -> int:
 
     if args.path.is_dir():
         raise InputError(f"{args.path} is a folder; name one CSV or Parquet file.")
+    if args.out is not None:
+        check_writable(args.out.parent, f"--out {args.out}")
+        check_new(args.out, args)
     with as_options(), working("predicting"):
         model = compfed.load_model(args.model)
         table = read_table(args.path, text=text_columns(getattr(model, "schema_", None)), **_reading(args))
@@ -457,7 +464,6 @@ def predict(args: argparse.Namespace) -> int:
     if args.out is None:
         sys.stdout.write(text)
     else:
-        check_writable(args.out.parent, f"--out {args.out}")
         write_private(args.out, text.encode())
         print(f"{len(rows)} predictions: {args.out}")
     return 0

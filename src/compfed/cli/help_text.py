@@ -1,16 +1,21 @@
-"""Help that teaches by example: the commands in groups, and examples below the options of each."""
+"""Help that teaches by example: the commands in groups, examples below the options of each; mistakes in one line."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
+
+from compfed._utils.text import printable
 
 GROUPS = {
     "from files to a model": ("fit", "predict", "describe", "report"),
     "across a network": ("federation", "site"),
     "methods and studies": ("list", "compare", "reproduce", "worker"),
+    "the shell": ("completion",),
 }
 EXAMPLES = (
     ("from the files of two hospitals to a model, and to predictions",
@@ -49,7 +54,65 @@ def _examples(examples: Sequence[tuple[str, str]]) -> str:
     return "\n".join([f"example{'s' * (len(examples) > 1)}:", *lines])
 
 
-class GroupedParser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that says a mistake in one line, and what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with one line and status 2."""
+        asked = re.sub(r"^the following arguments are required: (.*)", r"missing: \1", message)
+        text = printable(re.sub(r"^argument (?=-)", "", asked)).rstrip(".")
+        self.exit(
+            2, f"{self.prog}: {text}{'' if text.endswith('?') else '.'} `{self.prog} --help` shows the options.\n"
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse here what this command does not know, with its own options at hand for a hint."""
+        if args is not None and (typos := self._unknown_options(args)):
+            self.error(self._unknown_text(typos))  # before what is missing: it was meant
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown_text(unknown))
+        return found, unknown
+
+    def _unknown_options(self, args: Sequence[str]) -> list[str]:
+        """The words that look like options and are none; not where commands or a script take what follows."""
+        if any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions):
+            return []
+        words = args[: args.index("--")] if "--" in args else args
+        known = self._option_string_actions
+        return [
+            word for word in words
+            if word.startswith("--") and not any(name.startswith(word.partition("=")[0]) for name in known)
+        ]  # fmt: skip
+
+    def _unknown_text(self, unknown: Sequence[str]) -> str:
+        option = next((word for word in unknown if word.startswith("-")), None)
+        if option is None:
+            return f"{unknown[0]!r} is one argument too many"
+        name = option.partition("=")[0]
+        return f"there is no option {name}{_meant(name, list(self._option_string_actions))}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = list(map(str, action.choices))
+        what = "a command" if isinstance(action, argparse._SubParsersAction) else "one of its values"
+        head = f"{'/'.join(action.option_strings)} " if action.option_strings else ""
+        hint = _meant(str(value), known) or f": {', '.join(known)}"
+        raise argparse.ArgumentError(None, f"{head}{value!r} is not {what}{hint}")
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    """What was probably meant by a word that is not known; nothing if no other is like it.
+
+    >>> _meant("logit", ["lasso", "logistic"])
+    '. Did you mean logistic?'
+    """
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f". Did you mean {near[0]}?" if near else ""
+
+
+class GroupedParser(OneLineParser):
     """The parser of `compfed`, whose help lists the commands in groups."""
 
     def format_help(self) -> str:

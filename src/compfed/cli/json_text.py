@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from compfed._utils.plain import plain
+from compfed._utils.plain import json_safe
 
 
 def json_text(value: Any) -> str:
@@ -14,13 +14,4 @@ def json_text(value: Any) -> str:
     >>> json_text({"auc": float("nan"), "rows": (1, 2)})
     '{"auc": null, "rows": [1, 2]}'
     """
-    return json.dumps(_finite(plain(value)), allow_nan=False, ensure_ascii=False)
-
-
-def _finite(value: Any) -> Any:
-    """Plain data with null for NaN and infinity."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    return json.dumps(json_safe(value), allow_nan=False, ensure_ascii=False)

@@ -12,6 +12,7 @@ from compfed._utils.files import check_writable
 from compfed.cli.help_text import example_text
 from compfed.cli.json_text import json_text
 from compfed.cli.option_text import as_options
+from compfed.cli.overwriting import add_overwrite, check_new
 from compfed.errors import InputError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # a command adds its parser to these
@@ -124,6 +125,7 @@ def _add_compare(commands: Commands) -> None:
     add("--seed", type=integer, default=0, help="of the data (default: 0)")
     add("--quick", action="store_true", help=quick)
     add("--out", type=Path, metavar="DIR", help="default: results/compare, or results/few-rounds")
+    add_overwrite(add)
     parser.set_defaults(run=compare, parser=parser)
 
 
@@ -131,6 +133,7 @@ def compare(args: argparse.Namespace) -> int:
     """Run `compfed compare`; return its exit status."""
     out = args.out or Path("results", "few-rounds" if args.few_rounds else "compare")
     check_writable(out, f"--out {out}")  # before anything is computed
+    check_new(out, args, holds="result.json")
     if args.few_rounds:
         _few_rounds(args, out)
     else:
@@ -169,7 +172,7 @@ def _few_rounds(args: argparse.Namespace, out: Path) -> None:
     from compfed.studies.few_rounds import few_rounds
 
     usual = vars(args.parser.parse_args(["--few-rounds"]))
-    taken = ("rounds", "quick", "out")
+    taken = ("rounds", "quick", "out", "overwrite")
     other = [name for name, value in vars(args).items() if name not in taken and value != usual.get(name, value)]
     if other:
         raise InputError(

@@ -15,6 +15,7 @@ from compfed._utils.text import join_names, printable, text_table
 from compfed.cli.help_text import ExampleFormatter, example_text
 from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands
+from compfed.cli.overwriting import add_overwrite, check_new
 from compfed.cli.result_text import result_text
 from compfed.errors import InputError
 
@@ -50,6 +51,7 @@ STEP_EXAMPLES = {
     "compfed site check": "compfed site check --config study/site.toml",
     "compfed site roster": "compfed site roster",
     "compfed site run": "compfed site run --config study/site.toml",
+    "compfed site status": "compfed site status --json",
     "compfed site ledger": "compfed site ledger --csv > ledger.csv",
     "compfed site allow": "compfed site allow",
     "compfed site explain": "compfed site explain RUN  # a name that `compfed site ledger` lists",
@@ -64,7 +66,8 @@ def add_commands(commands: Commands) -> None:
         ("federation", operator, _add_federation, FIRST_FEDERATION), ("site", site, _add_site, FIRST_SITE),
     ):  # fmt: skip
         parser = commands.add_parser(name, help=text, description=f"{text}.".capitalize(), **example_text(examples))
-        add(parser.add_subparsers(metavar="COMMAND", required=True))
+        parser.set_defaults(run=lambda _, parser=parser: parser.print_help())  # without a command
+        add(parser.add_subparsers(metavar="COMMAND"))
 
 
 def _add_step(steps: Commands, name: str, run: Command, text: str) -> argparse.ArgumentParser:
@@ -105,7 +108,11 @@ def _add_federation(steps: Commands) -> None:
     describe.add_argument("--json", action="store_true", help="as JSON")
     schema.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/schema.toml")
     roster.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/roster.txt")
-    demo.add_argument("--out", type=Path, default="results/federation", metavar="DIR", help="default: %(default)s")
+    for parser in (schema, demo):
+        add_overwrite(parser.add_argument)
+    demo.add_argument(
+        "--out", type=Path, default=Path("results/federation"), metavar="DIR", help="default: %(default)s"
+    )
     new.add_argument(
         "--sites", required=True, metavar="A,B,...", help="names of the sites, in order, or a file with a name per line"
     )
@@ -132,6 +139,12 @@ def _add_site(steps: Commands) -> None:
     check = _add_step(steps, "check", _check, "read the settings and the table, and say what would happen")
     roster = _add_step(steps, "roster", _show_roster, "show the sites of roster.txt, and the fingerprint to compare")
     run = _add_step(steps, "run", _run_site, "connect to the operator and reply to queries, until interrupted")
+    status = _add_step(
+        steps, "status", _site_status, "how the service of this site is; exit status 1 where something is wrong"
+    )
+    status.add_argument("--json", action="store_true", help="as JSON")
+    metrics = "write metrics for the textfile collector of Prometheus' node exporter, too"
+    status.add_argument("--prometheus", type=Path, metavar="FILE.prom", help=metrics)
     ledger = _add_step(
         steps, "ledger", _ledger, "every run of the table: queries, models, rows, bytes, and the budget left"
     )
@@ -144,7 +157,7 @@ def _add_site(steps: Commands) -> None:
     as_table.add_argument("--json", action="store_true", help="as JSON, one object per run")
     allow.add_argument("--yes", action="store_true", help="do not ask")
     explain.add_argument("run_name", metavar="RUN", help="the name of the run, as `compfed site ledger` lists it")
-    for parser in (check, roster, run, ledger, allow, explain):
+    for parser in (check, roster, run, status, ledger, allow, explain):
         parser.add_argument(
             "--config", type=Path, default="site.toml", metavar="site.toml", help="default: %(default)s"
         )
@@ -280,6 +293,7 @@ def _schema(args: argparse.Namespace) -> int:
 
     path = args.folder / "schema.toml" if args.out is None else args.out
     check_writable(path.parent, f"--out {path}")
+    check_new(path, args)
     with connect(args.folder) as federation:
         schema = Schema.agree(federation)
     path.write_text(schema.to_toml(), encoding="utf-8")
@@ -306,6 +320,7 @@ def _status(args: argparse.Namespace) -> int:
     from compfed.network.settings import FederationSettings
 
     settings, folder = FederationSettings.read(args.folder, check_estimator=False), _run_folder(args)
+    folder, others = _latest_run(folder) if args.out is None else (folder, [])
     sites: dict[str, str] = {}
     problem = ""
     try:
@@ -325,6 +340,8 @@ def _status(args: argparse.Namespace) -> int:
     else:
         print(problem or states_text(sites))
         print(run)
+        if others:
+            print(f"Other runs, each with --out: {join_names([str(other) for other in others])}.")
     return 1 if problem else 0
 
 
@@ -345,14 +362,34 @@ def _stop(args: argparse.Namespace) -> int:
     from compfed.network.run_folder import has_run, is_alive, stop
 
     folder = _run_folder(args)
+    elsewhere = [] if args.out is not None else [str(run) for run in _runs_beside(folder) if is_alive(run) is not None]
+    hint = f" One goes on elsewhere: --out {elsewhere[0]}." if elsewhere else ""
     if not has_run(folder):
         raise InputError(
-            f"there is no run in {folder}. Give the DIR of `compfed federation new`, or the run with --out RUN."
+            f"there is no run in {folder}. Give the DIR of `compfed federation new`, or the run with --out RUN.{hint}"
         )
     if (process := is_alive(folder)) is not None:
         print(f"Asking process {process} to stop.", flush=True)
-    print(f"The run in {folder} is stopped." if stop(folder) else f"There is no run going on in {folder}.")
+    print(f"The run in {folder} is stopped." if stop(folder) else f"There is no run going on in {folder}.{hint}")
     return 0
+
+
+def _runs_beside(folder: Path) -> list[Path]:
+    """The run folders beside the usual one, the latest first."""
+    found = {path.parent: path.stat().st_mtime for path in folder.parent.glob("*/status.json") if path.parent != folder}
+    return sorted(found, key=lambda path: -found[path])
+
+
+def _latest_run(usual: Path) -> tuple[Path, list[Path]]:
+    """The run to tell about, and the others: one that goes on comes first, then the latest."""
+    from compfed.network.run_folder import has_run, is_alive
+
+    runs = [*([usual] if has_run(usual) else []), *_runs_beside(usual)]
+    if not runs:
+        return usual, []
+    changed = {run: (run / "status.json").stat().st_mtime if (run / "status.json").exists() else 0.0 for run in runs}
+    first, *others = sorted(runs, key=lambda run: (is_alive(run) is None, -changed[run]))
+    return first, others
 
 
 def _run_folder(args: argparse.Namespace) -> Path:
@@ -366,6 +403,10 @@ def _run_folder(args: argparse.Namespace) -> Path:
 def _demo(args: argparse.Namespace) -> int:
     from compfed.cli.demo import demo
 
+    settings = args.out / "federation.toml"
+    if args.out.exists() and not settings.exists() and (args.out.is_file() or any(args.out.iterdir())):
+        raise InputError(f"--out {args.out} holds other files than those of an earlier demo. Give a new folder.")
+    check_new(args.out, args, holds=settings.name)
     return 0 if demo(args.out) else 1
 
 
@@ -405,6 +446,17 @@ def _show_roster(args: argparse.Namespace) -> int:
         "same at all of them. If it is not, somebody may have exchanged a key to read what you send: do not take part."
     )
     return 0
+
+
+def _site_status(args: argparse.Namespace) -> int:
+    from compfed.network.site_settings import SiteSettings
+    from compfed.network.site_status import site_status, status_text, write_prometheus
+
+    found = site_status(SiteSettings.read(args.config))
+    if args.prometheus is not None:
+        write_prometheus(found, args.prometheus)
+    print(json_text(found.to_dict()) if args.json else status_text(found))
+    return 0 if found.healthy else 1
 
 
 def _ledger(args: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 
@@ -18,10 +17,9 @@ OPTIONS = (
 
 @contextlib.contextmanager
 def as_options() -> Iterator[None]:
-    """Errors and warnings that name an argument of the library name the option instead."""
+    """Errors that name an argument of the library name the option instead, as warnings of every command do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LeftOutWarning)  # which the command prints among its notes
-        warnings.showwarning = lambda message, *_: print(f"Warning: {option_text(str(message))}", file=sys.stderr)
         try:
             yield
         except InputError as problem:

@@ -8,6 +8,7 @@ from pathlib import Path
 from compfed._utils.files import check_writable, owner_only
 from compfed.cli.help_text import example_text
 from compfed.cli.local_commands import Commands
+from compfed.cli.overwriting import add_overwrite, check_new
 
 
 def add_commands(commands: Commands) -> None:
@@ -23,6 +24,7 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run, or its result.json")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: RUN/report.html)")
+    add_overwrite(parser.add_argument)
     parser.set_defaults(run=report)
 
 
@@ -32,6 +34,7 @@ def report(args: argparse.Namespace) -> int:
 
     if args.out is not None:
         check_writable(args.out.parent, f"--out {args.out}")
+        check_new(args.out, args)
     with owner_only():
         print(f"Report: {write_report(args.folder, args.out)}")
     return 0

@@ -142,7 +142,9 @@ def ending_of(path: Path, endings: Sequence[str]) -> str:
 
 
 def first_line(problem: BaseException) -> str:
-    """The first line of an error's message, or its type."""
+    """The first line of an error's message, or its type; of the operating system's errors without their number."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.strerror}."
     if isinstance(problem, OverflowError):
         return "a feature index is too large; the largest there can be is 2147483647"
     return next(iter(str(problem).strip().splitlines()), type(problem).__name__)

@@ -7,7 +7,6 @@ import difflib
 import functools
 import inspect
 import re
-import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from compfed._utils.text import join_names, progress_bar
+from compfed._utils.plain import json_safe
+from compfed._utils.text import join_names, log, progress_bar
 from compfed._utils.validation import (
     check_bool,
     check_choice,
@@ -148,7 +148,8 @@ class FederatedModel(BaseEstimator):
     seconds_per_round : float, default=1.0
         Cost of a message beside its bytes, for the choice that "auto" makes.
     verbose : bool, default=False
-        Whether to report progress: a bar on a terminal and in a notebook, lines on the error stream elsewhere.
+        Whether to report progress: a bar on a terminal and in a notebook, lines on the error stream elsewhere; to the logger
+        "compfed" instead where that has a handler at level INFO (``logging.basicConfig(level="INFO")``).
     site_effects : {None, "profile"}, default=None
         "profile": every site has an intercept of its own, as with an unpenalised dummy variable for each site. It is minimised out
         at the site and stays there. `intercept_` is then the best common intercept beside `coef_`, for rows of a new site;
@@ -511,7 +512,7 @@ class FederatedModel(BaseEstimator):
             reached = "reached" if minimum.converged else "NOT reached"
             sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s)"
             sent += f", {cost.bytes_up / 1e3:.3g} kB up from each" if place_of(federation)["place"] == NETWORK else ""
-            sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
+            log(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}")
 
     def _set_cost(self, cost: Communication) -> None:
         """What the fit took, in all places that say so."""
@@ -637,11 +638,46 @@ class FederatedModel(BaseEstimator):
         return {name: value for name, value in state.items() if name != "_last_fit"}
 
     def to_result(self) -> dict[str, Any]:
-        """The result of the fit as plain data: what a run folder keeps, and `cf.write_report` reads."""
+        """The result of the fit as JSON has it: what a run folder keeps, and `cf.write_report` reads.
+
+        Numbers, words, lists and dicts, with None for a number that is not defined: ``json.dumps(model.to_result())`` works.
+        """
         from compfed.estimators.export import result_of
 
         check_is_fitted(self)
-        return result_of(self)
+        return json_safe(result_of(self))
+
+    def to_sklearn(self) -> BaseEstimator:
+        """The fitted scikit-learn estimator that makes the same predictions, for tools that know those of scikit-learn only.
+
+        Its coefficients are those of this model, on the original scale of the features. Its other parameters are scikit-learn's
+        defaults: it is there to predict, and a new fit of it is another model. Of a model with a schema it takes the encoded
+        features, `feature_names_in_`.
+
+        Returns
+        -------
+        estimator
+            Lasso, ElasticNet, LogisticRegression, PoissonRegressor, GammaRegressor, HuberRegressor, MultiTaskLasso or
+            LinearRegression of scikit-learn.
+
+        Raises
+        ------
+        InputError
+            If scikit-learn has no such estimator: of negative binomial models, and of those with an offset.
+
+        Examples
+        --------
+        >>> import compfed as cf
+        >>> table = cf.data.bundled.diabetes()
+        >>> model = cf.FederatedLasso(alpha=1.0).fit(table.X, table.y, sites=table.sites)
+        >>> there = model.to_sklearn()
+        >>> type(there).__name__, bool((there.predict(table.X) == model.predict(table.X)).all())
+        ('Lasso', True)
+        """
+        from compfed.estimators.to_sklearn import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self)
 
     # --- prediction ---
 

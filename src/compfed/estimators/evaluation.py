@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from compfed._utils.text import text_table
+from compfed._utils.html_table import html_table
+from compfed._utils.text import shapes_shown, text_table
 from compfed.federation.accounting import Communication
 from compfed.report.evaluation_figure import draw_evaluation
+from compfed.report.showing import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +66,8 @@ class RocCurve:
     true_positive_low: np.ndarray
     true_positive_high: np.ndarray
 
+    __repr__ = shapes_shown
+
 
 @dataclass(frozen=True, eq=False)
 class CalibrationCurve:
@@ -75,6 +79,8 @@ class CalibrationCurve:
     predicted_high: np.ndarray
     observed_low: np.ndarray
     observed_high: np.ndarray
+
+    __repr__ = shapes_shown
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -213,10 +219,25 @@ class Evaluation:
             f.name: _without_records(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) is not None
         }
 
-    def __str__(self) -> str:
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """The header and the rows of the table: a column for all sites, and one for each unless there are many."""
         sites = self.per_site or {}
         columns = {"all sites": self, **(sites if len(sites) <= MOST_COLUMNS else {})}
         rows = [[label, *(_shown(one, name) for one in columns.values())] for name, label in self._lines()]
+        return list(columns), rows
+
+    def _repr_html_(self) -> str:
+        columns, rows = self._table()
+        return html_table(f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.", rows, ["", *columns])
+
+    def __repr__(self) -> str:
+        measures = (
+            f"{name}={_shown(self, name)}" for name in OF_MANY_SITES if name == "rows" or name in self.metrics()
+        )
+        return f"Evaluation({self.kind}, {', '.join(measures)})"
+
+    def __str__(self) -> str:
+        sites, (columns, rows) = self.per_site or {}, self._table()
         table = text_table(["", *columns], rows, numbers=True)
         bounded = any(" to " in cell for label, *cells in rows for cell in cells if label == BOUNDS_OF_AUC)
         sampled = any(" to " in cell for label, *cells in rows for cell in cells if label.startswith("  95 %"))
@@ -230,8 +251,6 @@ class Evaluation:
         names = [name for name in OF_MANY_SITES if name == "rows" or getattr(self, name) is not None]
         rows = [[site, *(_shown(one, name) for name in names)] for site, one in self.per_site.items()]
         return text_table(["site", *(shown[name] for name in names)], rows, numbers=True)
-
-    __repr__ = __str__
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """The measures that some column of the table has."""
@@ -252,6 +271,7 @@ class Evaluation:
             if name in self.confidence:
                 yield f"confidence {name}", f"  95 % confidence interval ({self.confidence_method})"
 
+    @shown
     def plot(self, ax: Any = None) -> Figure:
         """Draw the ROC curve and the calibration curve, with their bounds; returns the figure.
 

@@ -98,6 +98,9 @@ def load_model(path: str | Path) -> FederatedModel:
     path = _file(path)
     try:
         data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        way_out = "Give the folder of a run that has finished, or a file of cf.save_model."
+        raise InputError(f"{path.parent} holds no model: there is no {path.name}. {way_out}") from None
     except OSError as problem:
         raise InputError(f"{path} holds no model: {problem.strerror}.") from None
     try:

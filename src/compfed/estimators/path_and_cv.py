@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import BaseCrossValidator
 
+from compfed._utils.text import shapes_shown
 from compfed._utils.validation import check_choice, check_int, check_nonnegative
 from compfed.errors import EdgeOfGridWarning, InputError, RunWarning
 from compfed.estimators import regression
@@ -79,6 +80,8 @@ class Path:
     rounds: int
     converged: bool
     communication: Communication
+
+    __repr__ = shapes_shown
 
 
 def regularisation_path(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
+from compfed._utils.html_table import html_table
 from compfed.federation.codec import digest
 
 
@@ -74,6 +75,15 @@ class Communication:
     bytes_up: float = 0.0
     models: int = 0
     by_query: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)  # models, bytes down, bytes up
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [kind, f"{models}", f"{down / 1e3:.1f}", f"{up / 1e3:.1f}"]
+            for kind, (models, down, up) in self.by_query.items()
+        ]
+        rows.append(["all", f"{self.models}", f"{self.bytes_down / 1e3:.1f}", f"{self.bytes_up / 1e3:.1f}"])
+        caption = f"{self.rounds} messages to each site"
+        return html_table(caption, rows, ["query", "models", "kB to a site", "kB from a site"])
 
     @property
     def models_per_message(self) -> float:

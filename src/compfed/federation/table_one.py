@@ -77,6 +77,9 @@ class TableOne:
     notes: tuple[str, ...]
     communication: Communication
 
+    def __repr__(self) -> str:
+        return f"TableOne({len(self.names)} site(s), {self.overall.rows} rows, {len(self.overall.columns)} columns)"
+
     def __str__(self) -> str:
         shown = (self.sites or ())[:SHOWN_SITES]
         lines = self.lines(1 + len(shown))

@@ -2,7 +2,9 @@
 
 Bytes come in (`SiteService`), signed bytes go out, and everything that leaves is on disk first:
 
-    STATE/log.jsonl                  a line per reply, with sizes and hashes
+    STATE/log.jsonl                  a line per reply of today, with sizes and hashes
+    STATE/log-2026-11-18.jsonl       of an earlier day (UTC); kept for `log_days`
+    STATE/service.json               how the service is (`site_status.py`)
     STATE/runs/RUN/run.json          the table and the place of the site that the run began with
     STATE/runs/RUN/session           the session key and the enrolments of all sites (`session.py`)
     STATE/runs/RUN/records/HASH      records that travel once
@@ -71,10 +73,11 @@ from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError,
 from compfed.network.roster import roster_fingerprint
 from compfed.network.session import Session, check_roster, masked, reason_under_masks
 from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
+from compfed.network.site_status import Health
 
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
 LOG, OVERDUE = "log.jsonl", "overdue.json"
-LONGEST_LOG = 2**26  # bytes; then a new log is begun
+LONGEST_LOG = 2**26  # bytes; then a new log is begun, also on the same day
 REPLIES_KEPT, RUN_FOLDERS_KEPT, RECORDS_KEPT = 2, 20, 256
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect
@@ -331,14 +334,36 @@ class SiteService:
 
     def _log(self, line: JsonObject) -> None:
         path = self.settings.state / LOG
-        if path.exists() and path.stat().st_size > LONGEST_LOG:
-            os.rename(path, path.with_name(f"log-{time.time_ns()}.jsonl"))  # older logs are never removed here
+        turn_log(path, self.settings.log_days)
         files.append_line(path, json.dumps({"time": round(time.time(), 3), **line}).encode(), flush=True)
 
     def _log_anyhow(self, line: JsonObject) -> None:
         """Log a line for which no reply leaves: a full disk does not matter then."""
         with contextlib.suppress(OSError):
             self._log(line)
+
+
+def turn_log(path: Path, days: int) -> None:
+    """Put a log aside that is of an earlier day (UTC), under that day, or too long; remove those that are older than so many days."""
+    try:
+        last = path.stat()
+    except FileNotFoundError:
+        return
+    day, today = (time.strftime("%Y-%m-%d", time.gmtime(seconds)) for seconds in (last.st_mtime, time.time()))
+    if day == today and last.st_size <= LONGEST_LOG:
+        return
+    # of one day, names with a time come first in the order of names, too
+    name = (
+        f"log-{day}"
+        if day != today
+        else f"log-{day}-{time.strftime('%H%M%S', time.gmtime())}-{time.time_ns() % 10**9:09d}"
+    )
+    if path.with_name(f"{name}.jsonl").exists():  # the clock was put back
+        name = f"{name}-{time.time_ns()}"
+    os.rename(path, path.with_name(f"{name}.jsonl"))
+    for old in path.parent.glob("log-*.jsonl"):
+        if old.stat().st_mtime < time.time() - 86_400 * days:
+            old.unlink(missing_ok=True)
 
 
 def _where(problem: BaseException) -> JsonObject:
@@ -502,6 +527,7 @@ class SiteNode:
         settings.check_files()
         self.settings, self._out = settings, say
         self.service = SiteService(settings, keys.read_identity(settings.key))
+        self.health = Health(settings.state)
         self._connection: FleetConnection | None = None
         self._stopped = threading.Event()
         self._printed, self._printed_at = "", 0.0
@@ -514,19 +540,24 @@ class SiteNode:
             try:
                 with self._signed_in() as connection:
                     self._print_once(f"connected to {self.settings.superlink}")
+                    self.health.connected()
                     while not self._stopped.is_set():
                         self._reply_once(connection)
                         pause = SHORTEST
             except LinkError as problem:
                 if self._stopped.is_set():
                     return
-                self._print_once(f"not connected: {self._reason(problem).rstrip('.')}. Trying again.")
+                self._not_connected(self._reason(problem).rstrip("."), "not connected: ")
             except OSError as problem:
-                self._print_once(f"the state cannot be written: {problem.strerror}. Trying again.")
+                self._not_connected(f"the state cannot be written: {problem.strerror}")
             except Exception as problem:  # whatever a SuperLink sends, the site goes on
-                self._print_once(f"an unexpected error ({type(problem).__name__}). Trying again.")
+                self._not_connected(f"an unexpected error ({type(problem).__name__})")
             self._stopped.wait(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST)
+
+    def _not_connected(self, reason: str, head: str = "") -> None:
+        self._print_once(f"{head}{reason}. Trying again.")
+        self.health.lost(reason)
 
     @contextmanager
     def _signed_in(self) -> Iterator[FleetConnection]:
@@ -558,12 +589,15 @@ class SiteNode:
             self._print_once(f"a message was ignored: {problem}")
             return
         if delivery is None:
+            self.health.connected()
             self._summarise()
             if time.monotonic() - began < 0.1:  # a SuperLink that does not hold requests open
                 self._stopped.wait(0.2)
             return
         metadata, data = delivery
+        self.health.working()
         reply = self.service.reply(data)
+        self.health.replied(*self.service.last, len(reply))
         self._report(len(reply))
         if self.service.replies % 8 == 0:
             prune(self.settings.state / "compiled", COMPILED_BYTES)
@@ -622,7 +656,9 @@ def alone(settings: SiteSettings) -> Iterator[None]:
     """One process per state folder."""
     files.make_folder(settings.state)
     try:
-        with files.locked(settings.state / "lock", wait=False):
+        with files.locked(settings.state / "lock", wait=False) as handle:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)  # for `compfed site status`
             yield
     except BlockingIOError:
         raise InputError(f"another `compfed site run` uses {settings.state}. Stop it first.") from None

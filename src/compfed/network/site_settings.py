@@ -38,6 +38,7 @@ from compfed.network.settings import check_table, check_text, parse_address, rea
 from compfed.schema import sorted_levels
 
 READING = ("sep", "decimal", "encoding", "missing")  # keys about CSV files
+LOG_DAYS = 730
 MAX_LINES = 100  # columns that `compfed site check` lists
 LONGEST_TABLE_NAME = 100  # characters
 ENROLMENT = (
@@ -111,6 +112,8 @@ class SiteSettings:
         The name of the table in the ledger; the name of its file, without the ending, unless given.
     retention_days : int, optional
         Days for which replies are kept.
+    log_days : int, default=730
+        Days for which the logs of single days are kept. The ledger is kept for ever.
     enforce : bool, default=True
         Whether the disclosure policy is enforced. Without it a server that chooses its queries can read rows: for trials with
         public data.
@@ -141,6 +144,7 @@ class SiteSettings:
     enforce: bool = True
     schema: Path | None = None
     reading: dict[str, Any] = field(default_factory=dict)
+    log_days: int = LOG_DAYS
 
     @classmethod
     def read(cls, path: str | Path) -> SiteSettings:
@@ -149,7 +153,7 @@ class SiteSettings:
         given = read_toml(path, "Give the path of a site.toml; `compfed site init` writes one.")
         known = (
             "name", "data", "label", "state", "features", "drop", "accepts", "secure_sum", "table", "retention_days",
-            "schema", *READING, "network", "disclosure", "limits",
+            "log_days", "schema", *READING, "network", "disclosure", "limits",
         )  # fmt: skip
         check_table(given, known, str(path))
         network = check_table(given.get("network", {}), ("superlink", "ca", "key", "roster"), f"{path}, [network]")
@@ -182,7 +186,7 @@ class SiteSettings:
             None if days is None else check_int(days, f"{path}: retention_days", 1),
             check_bool(enforce, f"{path}: enforce"),
             path.parent.absolute() / check_text(given["schema"], f"{path}: schema") if "schema" in given else None,
-            _reading(path, given),
+            _reading(path, given), check_int(given.get("log_days", LOG_DAYS), f"{path}: log_days", 1),
         )  # fmt: skip
 
     def site(self, secret: bytes | None = None) -> Site:
@@ -222,7 +226,7 @@ class SiteSettings:
         if not names or not {*names, *labels} <= set(raw.columns):
             raise problem
         proposal = numeric_schema(names, self.label if isinstance(self.label, str) else labels)
-        reason = f"cannot encode its table without a schema: {problem.public_reason.partition('.')[0]}. {AGREE}"
+        reason = f"cannot encode its table without a schema: {_first_sentence(problem.public_reason)}. {AGREE}"
         return Site(Rows.to_agree(used_columns(raw, proposal), proposal, reason, name=self.name, index=0), **options)
 
     def read_table(self) -> SiteTable:
@@ -294,6 +298,16 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
 def derived_secret(key: keys.PrivateKey, purpose: str) -> bytes:
     """HMAC-SHA256(identity key, purpose): a secret of the site that survives the loss of its state."""
     return hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), purpose.encode(), "sha256")
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence without its full stop. A dot in a quoted name ends none.
+
+    >>> _first_sentence("words in the columns 'bmi. kg', 'sex'. Give them a schema.")
+    "words in the columns 'bmi. kg', 'sex'"
+    """
+    found = re.match(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^.]|\.(?=\S))*""", text)
+    return found[0] if found else text
 
 
 def _table_name(path: Path, given: object) -> str:
@@ -453,9 +467,11 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
     rows, least, label = len(site.rows.labels), settings.disclosure.min_rows, settings.label
     if label is None and site.rows.file.schema is not None and site.rows.file.schema.label is not None:
         label = site.rows.file.schema.label.column
-    say(
-        f"{settings.data}: {rows} rows, {site.rows.width} columns: {join_names(list(site.rows.columns or ()), most=12)}."
-    )
+    columns = list(site.rows.columns or ())
+    if site.rows.file.not_encoded:
+        labels = [settings.label] if isinstance(settings.label, str) else settings.label or []
+        columns = [name for name in site.rows.table.columns if name not in labels]
+    say(f"{settings.data}: {rows} rows, {len(columns)} columns: {join_names(columns, most=12)}.")
     for note in () if site.rows.file.raw is None else site.rows.file.raw.notes:
         say(f"NOTE     {note}")
     for line in table_lines(site):

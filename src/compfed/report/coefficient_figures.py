@@ -11,6 +11,7 @@ import numpy as np
 from compfed._utils.text import shorten
 from compfed.errors import InputError
 from compfed.report.figures import plot_convergence
+from compfed.report.showing import shown
 from compfed.report.style import (
     BLACK,
     BLUE,
@@ -40,6 +41,7 @@ NAMED = 10  # coefficients with a colour and a name, the largest on the path; al
 COUNTS = 7  # places along the path where the number of non-zero coefficients is written
 
 
+@shown
 def plot_path(
     fitted: Path | CrossValidated, names: Sequence[str] | np.ndarray | None = None, *, ax: Axes | None = None
 ) -> Figure:
@@ -98,6 +100,7 @@ def plot_path(
     return figure
 
 
+@shown
 def plot_cv(model: CrossValidated, *, ax: Axes | None = None) -> Figure:
     """Draw the held-out loss against alpha, with the alphas that the two rules choose.
 
@@ -292,6 +295,7 @@ def _axis(scale: np.ndarray | None) -> str:
     return "coefficient" if scale is None else "coefficient per standard deviation"
 
 
+@shown
 def plot_coefficients(
     models: Any,
     names: Sequence[str] | np.ndarray | None = None,
@@ -390,6 +394,7 @@ NAMED_SITES = 20  # with more sites, scores are drawn without names
 LETTERS = 15.0  # per inch
 
 
+@shown
 def plot_comparison(comparison: Any, *, ax: Axes | None = None) -> Figure:
     """Draw a comparison: methods by their convergence, or models of sites by coefficients and held-out scores.
 

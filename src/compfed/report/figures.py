@@ -11,6 +11,7 @@ import numpy as np
 
 from compfed._utils.text import join_names
 from compfed.errors import InputError
+from compfed.report.showing import shown
 from compfed.report.style import AXES, COLUMN, PAGE, blank, figure_and_axes, line_style, plain, save_figure, styled
 from compfed.trace import COUNTED, Trace
 
@@ -152,6 +153,7 @@ def _method(values: np.ndarray) -> Any:
 # --- the public figures ---
 
 
+@shown
 def plot_convergence(runs: Any, x: str = "round", y: str | None = None, *, ax: Axes | None = None) -> Figure:
     """Draw how fast runs converge: a measure of the error against its cost, on a log axis.
 

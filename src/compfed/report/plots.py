@@ -20,6 +20,7 @@ import numpy as np
 
 from compfed.errors import MissingExtra
 from compfed.report.html import inline_svg, text
+from compfed.report.showing import unshown
 from compfed.report.style import COLOURS, DASHES, styled
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ Part = str | Plot | tuple[Plot, ...]  # of a page: HTML, a figure, or figures si
 def static_svg(draw: Callable[[], Figure], key: str) -> str:
     """A figure of matplotlib as a part of the page; empty where matplotlib is not installed."""
     try:
-        with styled():
+        with styled(), unshown():
             target = io.StringIO()
             draw().savefig(target, format="svg", metadata={"Date": None})
     except MissingExtra:

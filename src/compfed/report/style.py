@@ -8,6 +8,7 @@ style also has a dash and a marker of its own.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -75,12 +76,22 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]  # keys of matplotlib
 
 
+_ours: weakref.WeakSet[Figure] = weakref.WeakSet()
+
+
 def blank(width: float, height: float) -> Figure:
     """An empty figure without window or global state. Draw on it in `with styled():`."""
     check_matplotlib()
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    _ours.add(figure)
+    return figure
+
+
+def is_ours(figure: Figure) -> bool:
+    """Whether a figure was made by `blank`, and not by the user."""
+    return figure in _ours
 
 
 def figure_and_axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
@@ -111,7 +122,8 @@ def save_figure(figure: Figure, stem: str | Path, endings: Sequence[str] = ENDIN
     ----------
     figure : matplotlib.figure.Figure
     stem : path
-        The name of the files without their ending. Missing folders are made.
+        The name of the files without their ending. With one of these endings, such as "path.png", that file alone. Missing
+        folders are made.
     endings : sequence of str, default=("svg", "png", "pdf")
         The formats.
 
@@ -131,6 +143,8 @@ def save_figure(figure: Figure, stem: str | Path, endings: Sequence[str] = ENDIN
     ['coefficients.svg', 'coefficients.png', 'coefficients.pdf']
     """
     stem, written = Path(stem), []
+    if (ending := stem.suffix[1:].lower()) in ENDINGS:
+        stem, endings = stem.with_suffix(""), (ending,)
     stem.parent.mkdir(parents=True, exist_ok=True)
     with styled():
         for ending in endings:

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from compfed._utils.arrays import empty_aligned
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_int
 from compfed.algorithms.base import PyTree
 from compfed.algorithms.costs import Counts
@@ -228,13 +229,21 @@ def run_script(
     if not script.is_file():
         raise InputError(f"{script}: there is no such script.")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    others = [f"{i}" for i in range(processes) if i != process_id] if process_id == 0 else ["0"]
+    awaited = f"process{'es' * (len(others) > 1)} {join_names(others, most=8)}"
+    me = f"process {process_id} of {processes}"
+    if processes > 1:
+        sys.stderr.write(f"compfed worker: {me} waits for {awaited} at {coordinator}, at most {wait} s.\n")
+        sys.stderr.flush()
     try:
         jax.distributed.initialize(coordinator, processes, process_id, initialization_timeout=wait)
     except RuntimeError as problem:
         raise InputError(
-            f"process {process_id} of {processes} could not meet the others at {coordinator} within {wait} s. Start all of "
+            f"{me} could not meet the others at {coordinator} within {wait} s. Start all of "
             f"them with the same --coordinator and --processes, each with its own --process-id. ({problem!s:.200})"
         ) from None
+    if processes > 1:
+        sys.stderr.write(f"compfed worker: all {processes} processes are there; {me} runs {script}.\n")
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))  # as `python SCRIPT` does
     runpy.run_path(str(script), run_name="__main__")

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from compfed._utils.html_table import html_table
 from compfed._utils.text import shorten
 from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds, Citation
@@ -203,3 +204,20 @@ class FederatedSolution:
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ["method", type(self.algorithm).__name__],
+            ["messages to each site", f"{self.rounds}"],
+            ["coefficients that are not zero", f"{np.count_nonzero(self.x)} of {self.x.size}"],
+            *(["note", note] for note in self.notes),
+        ]
+        return html_table(self.certificate.words, rows)
+
+    def __repr__(self) -> str:
+        state = f"converged to a {self.certificate.claim}" if self.converged else "NOT converged"
+        return (
+            f"FederatedSolution({state}: {type(self.algorithm).__name__}, {self.rounds} messages, "
+            f"{np.count_nonzero(self.x)} of {self.x.size} coefficients non-zero, "
+            f"gradient mapping {self.certificate.relative:.1e} of its scale)"
+        )

@@ -41,6 +41,7 @@ from compfed.losses.offset import unwrapped
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.page import write_report
 from compfed.report.run_result import write_result
+from compfed.report.showing import shown
 from compfed.report.style import save_figure
 from compfed.simulation.local_federation import Simulated
 from compfed.splits import Holdout, names_rows
@@ -130,6 +131,9 @@ class SiteComparison:
     place: str
     exact_sums: bool
 
+    def __repr__(self) -> str:
+        return f"SiteComparison({self.estimator}, {len(self.sites)} sites, {len(self.models)} models, {len(self.features)} features)"
+
     def __str__(self) -> str:
         return _text(self)
 
@@ -148,6 +152,7 @@ class SiteComparison:
             summary[[f"{measure}: {site}" for site in (*self.sites, "all")]] = scores
         return summary, coefficients
 
+    @shown
     def figure(self) -> Figure:
         """Draw coefficients per standard deviation, model by model, and held-out scores, site by site (matplotlib)."""
         return comparison_figure(self)
@@ -173,7 +178,7 @@ class SiteComparison:
         return [
             table,
             coefficients,
-            *save_figure(self.figure(), target / "figure"),
+            *save_figure(comparison_figure(self), target / "figure"),
             write_result(target, self.to_result()),
             write_report(target),
         ]
