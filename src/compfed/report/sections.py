@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +16,19 @@ from compfed._utils.text import join_names, short, shorten
 from compfed.report import html, words
 from compfed.report.coefficient_figures import (
     ZERO_NOTE,
-    Coefficients,
+    coefficient_plot,
     coefficients_of,
     comparison_figure,
-    group_style,
-    plot_coefficients,
-    plot_cv,
-    plot_path,
+    cv_plot,
+    path_marks,
+    path_plot,
 )  # fmt: skip
-from compfed.report.figures import FLOOR, Curve, Panel, draw_panel
-from compfed.report.plots import Part, Plot, Series, static_svg, thinned
+from compfed.report.draw import svg_of
+from compfed.report.evaluation_figure import calibration_by_site, calibration_plot, roc_by_site, roc_plot
+from compfed.report.figures import FLOOR
+from compfed.report.plots import Part, Plot, Series, thinned
 from compfed.report.run_result import NETWORK
-from compfed.report.style import AXES, BLACK, BLUE, DASHES, GREY, PALE, blank
-from compfed.trace import Trace
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from compfed.report.style import AXES, GREY
 
 X_AXES = (
     ("round", "rounds"),
@@ -41,9 +38,9 @@ X_AXES = (
 )
 Y_AXES = ("optimality", "relative_gradient_mapping", "gradient_mapping")
 MOST_LINES = 60  # of a path that a reader can point at
-NAMED_LINES = 10  # of these with a button
 MOST_NAMES = 120  # variables with a zero that are named
 MOST_TABLE_ROWS = 200
+MOST_CURVES = 8  # sites with a line of their own
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,6 @@ def _model(record: Record) -> Any:
 def _coefficient_parts(record: Record) -> list[Part]:
     model = _model(record)
     found = coefficients_of(model)
-    static = static_svg(lambda: plot_coefficients(model), "coefficients")
     caption = (
         f"Coefficients, the largest first ({ZERO_NOTE}). Per standard deviation they can be compared with each other."
     )
@@ -118,54 +114,9 @@ def _coefficient_parts(record: Record) -> list[Part]:
         hover[ratios[0]] = np.array(ratios[1], object)[:, None]
     return [
         html.heading("Coefficients"),
-        coefficient_plot(found, "coefficients", caption, static, hover),
+        coefficient_plot(found, caption, hover),
         _coefficient_table(record),
     ]
-
-
-def coefficient_plot(
-    found: Coefficients, key: str, caption: str, static: str, hover: Mapping[str, np.ndarray] | None = None
-) -> Plot:
-    """An interactive figure: one row per variable, one marker per model, hollow where zero.
-
-    `hover` has further texts of a marker by name, of shape (features, models).
-    """
-    order, labels = found.rows(), list(dict.fromkeys(found.groups))
-    series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "ruler", colour=GREY)]
-    for k, label in enumerate(labels):
-        colour, marker = group_style(label, k)
-        columns = [c for c, group in enumerate(found.groups) if group == label]
-        values = found.values[order][:, columns]
-        y = np.repeat(np.arange(len(order)), len(columns)) + (k - (len(labels) - 1) / 2) * min(0.2, 0.8 / len(labels))
-        names = np.repeat([shorten(found.features[j], 60) for j in order], len(columns))
-        flat = values.ravel()
-        texts = {name: of[order][:, columns].ravel() for name, of in (hover or {}).items()}
-        for zero in (False, True):
-            some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
-            if some.any():
-                data = {"x": flat[some], "y": y[some], "variable": names[some], "model": [label] * int(some.sum())}
-                data |= {name.replace(" ", "_"): list(of[some]) for name, of in texts.items()}
-                name = label if len(labels) > 1 else None
-                series.append(
-                    Series(
-                        label,
-                        data,
-                        "points",
-                        k,
-                        colour,
-                        marker,
-                        hollow=zero,
-                        legend=name,
-                        size=9 if len(labels) == 1 else 7,
-                    )
-                )
-    tips = [("variable", "@variable"), *((name, f"@{name.replace(' ', '_')}") for name in hover or {})]
-    tips.append(("coefficient" if hover is None else found.axis.removeprefix("coefficient "), "@x{%.4g}"))
-    return Plot(
-        key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order], static=static,
-        tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips,
-        height=120 + (16 + 6 * min(len(labels), 5)) * max(4, len(order)),
-    )  # fmt: skip
 
 
 def _coefficient_table(record: Record) -> str:
@@ -216,9 +167,9 @@ def _path_parts(record: Record) -> list[Part]:
     model, parts = _model(record), list[Part]()
     parts.append(html.section("How the strength of the penalty was chosen", html.paragraph(_choice_words(record))))
     if record.get("cv") and np.count_nonzero(model.alphas_ > 0) > 1:
-        parts.append(cv_plot(model, static_svg(lambda: plot_cv(model), "cv")))
+        parts.append(cv_plot(model))
     if record.get("path") and np.count_nonzero(model.alphas_ > 0) > 1:
-        parts.append(path_plot(model))
+        parts.append(_path_plot(record, model))
     return parts
 
 
@@ -241,83 +192,17 @@ def _choice_words(record: Record) -> str:
     return text
 
 
-def cv_plot(model: Any, static: str) -> Plot:
-    """The held-out loss against alpha."""
-    keep = (model.alphas_ > 0) & np.isfinite(model.cv_loss_).all(axis=1)  # of leave-one-out it may not be known
-    alphas, loss = model.alphas_[keep], model.cv_loss_[keep]
-    mean = loss.mean(axis=1)
-    series = []
-    low, high = mean, mean
-    if loss.shape[1] > 1:
-        error = loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1])
-        low, high = mean - error, mean + error
-        series.append(Series("standard error", {"x": alphas, "low": low, "high": high}, "band", colour=BLUE))
-    series.append(Series("held-out loss", {"x": alphas, "y": mean, "low": low, "high": high}, "dots", colour=BLUE))
-    bottom, top = float(low.min()), float(high.max())
-    for name, alpha in (("best", model.alpha_best_), ("one standard error", model.alpha_one_standard_error_)):
-        if np.isfinite(alpha) and alpha > 0:
-            label = f"{name}: alpha = {alpha:.3g}"
-            series.append(
-                Series(
-                    label,
-                    {"x": [alpha] * 2, "y": [bottom, top]},
-                    "ruler",
-                    colour=BLACK if name == "best" else GREY,
-                    legend=label,
-                )
-            )
-    return Plot(
-        "cv", series, [("x", "alpha (largest to the left)")], "held-out loss",
-        "Mean loss on rows held out, with a band of one standard error.", x_log=True, flip_x=True, static=static,
-        tooltips=[("alpha", "@x{%.3g}"), ("loss", "@y{%.4g}"), ("band", "@low{%.4g} to @high{%.4g}")], height=300,
-    )  # fmt: skip
-
-
-def path_plot(model: Any) -> Plot:
-    """The coefficients against alpha, the largest with a name."""
-    keep = np.flatnonzero(model.alphas_ > 0)
-    alphas = model.alphas_[keep]
-    W = model.coef_path_[keep].reshape(len(keep), -1)
-    width = model.coef_path_.shape[-1]
+def _path_plot(record: Record, model: Any) -> Plot:
+    """The coefficients per standard deviation, where that is known, against alpha."""
+    W, width = np.asarray(model.coef_path_, float), len(record["features"])
+    W = W.reshape(len(W), -1)
     scale = np.resize(getattr(model, "feature_scale_", np.ones(width)), W.shape[1])
     outputs = W.shape[1] // width
-    classes = getattr(model, "classes_", range(outputs))
-    labels = [n if outputs == 1 else f"{c}: {n}" for c in classes for n in model.feature_names_in_]
-    W = W * scale
-    size = np.abs(W).max(axis=0)
-    order = [j for j in np.argsort(-size, kind="stable")[:MOST_LINES] if size[j] > 0]
-    series = []
-    for k, j in reversed(list(enumerate(order))):
-        named = k < NAMED_LINES
-        name = shorten(labels[j], 60)
-        series.append(
-            Series(
-                name,
-                {"x": alphas, "y": W[:, j]},
-                "line",
-                k,
-                None if named else PALE,
-                width=2 if named else 1,
-                legend=name if named else None,
-            )
-        )
-    series.reverse()
-    shown = SimpleNamespace(
-        alphas=model.alphas_, coefs=(model.coef_path_.reshape(len(model.alphas_), -1) * scale)[:, order]
-    )
-    per = "coefficient per standard deviation" if hasattr(model, "feature_scale_") else "coefficient"
-
-    def draw() -> Figure:
-        figure = plot_path(shown, [labels[j] for j in order])  # pyright: ignore[reportArgumentType]  # duck typing
-        figure.axes[0].set_ylabel(per)
-        return figure
-
-    static = static_svg(draw, "path") if order else ""
-    return Plot(
-        "path", series, [("x", "alpha (largest to the left)")], per,
-        "The coefficients as the penalty weakens, from left to right. A variable enters where its line leaves zero.", x_log=True,
-        flip_x=True, static=static, tooltips=[("alpha", "@x{%.3g}"), ("coefficient", "@y{%.4g}")], height=340,
-    )  # fmt: skip
+    kinds = getattr(model, "classes_", range(outputs))
+    names = [n if outputs == 1 else f"{c}: {n}" for c in kinds for n in model.feature_names_in_]
+    label = "coefficient per standard deviation" if hasattr(model, "feature_scale_") else "coefficient"
+    marks = path_marks(model) if record.get("cv") else ()
+    return path_plot(model.alphas_, W * scale, names, marks, label, MOST_LINES)
 
 
 def _fit_convergence(record: Record) -> list[Part]:
@@ -371,9 +256,8 @@ def convergence_plot(
         (label, "@" + c + ("{0,0} bytes" if c == "bytes" else "{0.000}" if c == "seconds" else "{0,0}"))
         for c, label in choices
     ]
-    static = static_svg(lambda: _static_convergence(prepared, y, styles, tol, log), key)
     return Plot(
-        key, series, choices, label, caption, y_log=log, choose_log=True, static=static,
+        key, series, choices, label, caption, y_log=log, choose_log=True, size=(7.0, 3.6 if len(series) < 12 else 5.2),
         tooltips=[*tips, (label.split("  ")[0], "@y{%.3g}")], height=400,
     )  # fmt: skip
 
@@ -383,22 +267,6 @@ def _with_bytes(columns: Record) -> JsonObject:
     if "bytes" not in found and "bytes_up" in found:
         found["bytes"] = found["bytes_up"] + found.get("bytes_down", 0)
     return found
-
-
-def _static_convergence(
-    runs: Mapping[str, Record], y: str, styles: Mapping[str, int] | None, tol: float | None, log: bool
-) -> Figure:
-    lines = []
-    for k, (name, columns) in enumerate(runs.items()):
-        some = thinned(len(columns["round"]))
-        trace = Trace({c: np.asarray(columns[c])[some] for c in ("round", y)}, np.zeros(1))
-        lines.append(Curve(name, [trace], (styles or {}).get(name, k), dots=len(some) < 15))
-    figure = blank(7.0, 3.6 if len(lines) < 12 else 5.2)
-    ax = figure.subplots()
-    draw_panel(Panel("", lines, y=y, log=log), ax)
-    if tol is not None and y == "relative_gradient_mapping":
-        ax.axhline(tol, color=GREY, linestyle="--", linewidth=1.0)
-    return figure
 
 
 # --- evaluation ---
@@ -434,8 +302,37 @@ def _evaluation_parts(record: Record) -> list[Part]:
         }.get(evaluation.get("rounded_counts"), "")
         note = html.paragraph(f"Rounding bounds, a to b, contain the value for certain{why}.", "note")
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
-    plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
-    return [*parts, plots] if plots else parts
+    parts += [plots for plots in (_curves(evaluation), _curves_by_site(evaluation)) if plots]
+    return parts
+
+
+def _curves(evaluation: Record) -> tuple[Plot, ...]:
+    """ROC and calibration curve of all sites together."""
+    plots = []
+    if roc := evaluation.get("roc"):
+        auc = "-"
+        for key, value, low, high in words.measures(evaluation):
+            if key == "auc" and low is not None and high is not None:
+                bounds = _bounds(value, low, high)
+                auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if " to " in bounds else "")
+        plots.append(roc_plot(roc, f"ROC curve over all sites; AUC {auc}."))
+    if curve := evaluation.get("calibration"):
+        plots.append(calibration_plot(curve, "Calibration over all sites: on the dashed line risks are right."))
+    return tuple(plots)
+
+
+def _curves_by_site(evaluation: Record) -> tuple[Plot, ...]:
+    """ROC and calibration curves of every site, where sites may be asked alone."""
+    sites = dict(list((evaluation.get("per_site") or {}).items())[:MOST_CURVES])
+    rounded = evaluation.get("rounded_counts")
+    middle = " Counts are known to blocks of rows: each line is the middle of its rounding bounds." if rounded else ""
+    rest = len(evaluation.get("per_site") or {}) - len(sites)
+    more = f" {words.plural(rest, 'more site is', 'more sites are')} not drawn." if rest > 0 else ""
+    made = (
+        roc_by_site(sites, f"ROC curve of each site.{middle}{more}"),
+        calibration_by_site(sites, f"Calibration of each site.{middle}{more}"),
+    )
+    return tuple(plot for plot in made if plot is not None)
 
 
 def _bounds(value: Any, low: Any, high: Any) -> str:
@@ -451,72 +348,6 @@ def _measure(found: Sequence[Any] | None) -> str:
     if low is not None and high is not None and high - low > words.BOUNDED:
         return f"{low:.3f} to {high:.3f}"
     return f"{value:.3f}" if abs(value) < 100 else words.number(value)
-
-
-def _roc_plot(evaluation: Record) -> Plot | None:
-    roc = evaluation.get("roc")
-    if not roc:
-        return None
-    curves = {}
-    for label, (x, y) in {"best case": ("low", "high"), "worst case": ("high", "low")}.items():
-        fp, tp = (np.asarray(roc[f"{kind}_positive_{end}"], float) for kind, end in (("false", x), ("true", y)))
-        order = np.lexsort([tp, fp])
-        curves[label] = np.concatenate([[0.0], fp[order], [1.0]]), np.concatenate([[0.0], tp[order], [1.0]])
-    if np.allclose(curves["best case"], curves["worst case"], atol=1e-9):
-        curves = {"ROC curve": curves["best case"]}
-    series = [Series("chance", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY)]
-    for k, (label, (x, y)) in enumerate(curves.items()):
-        some = thinned(len(x))
-        series.append(Series(label, {"x": x[some], "y": y[some]}, "line", k, legend=label if len(curves) > 1 else None))
-    auc = "-"
-    for key, value, low, high in words.measures(evaluation):
-        if key == "auc" and low is not None and high is not None:
-            bounds = _bounds(value, low, high)
-            auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if " to " in bounds else "")
-    return _square("roc", series, "1 - specificity", "sensitivity", f"ROC curve; AUC {auc}.")
-
-
-def _calibration_plot(evaluation: Record) -> Plot | None:
-    curve = evaluation.get("calibration")
-    if not curve:
-        return None
-    low, high = (np.asarray(curve[f"observed_{end}"], float) for end in ("low", "high"))
-    x = (np.asarray(curve["predicted_low"], float) + np.asarray(curve["predicted_high"], float)) / 2
-    series = [
-        Series("perfect", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY),
-        Series("bounds", {"x": x, "low": low, "high": high}, "band", colour=BLUE),
-        Series("groups of rows", {"x": x, "y": (low + high) / 2, "low": low, "high": high}, "dots", colour=BLUE),
-    ]
-    return _square(
-        "calibration", series, "predicted risk", "share of events", "Calibration: on the dashed line risks are right."
-    )
-
-
-def _square(key: str, series: list[Series], x_label: str, y_label: str, caption: str) -> Plot:
-    def draw() -> Figure:
-        figure = blank(3.5, 3.3)
-        ax = figure.subplots()
-        for s in series:
-            if s.kind == "band":
-                ax.fill_between(
-                    s.columns["x"], s.columns["low"], s.columns["high"], color=s.paint, alpha=0.2, linewidth=0
-                )
-                continue
-            style: JsonObject = {
-                "color": s.paint,
-                "linestyle": "--" if s.kind == "ruler" else DASHES[s.style],
-                "marker": "o" if s.kind == "dots" else "",
-            }
-            ax.plot(s.columns["x"], s.columns["y"], label=s.name, **style)
-        ax.set(xlabel=x_label, ylabel=y_label)
-        if sum(s.legend is not None for s in series) > 1:
-            ax.legend(loc="lower right")
-        return figure
-
-    tips = [(x_label, "@x{%.3f}"), (y_label, "@y{%.3f}")]
-    return Plot(
-        key, series, [("x", x_label)], y_label, caption, tooltips=tips, height=330, static=static_svg(draw, key)
-    )
 
 
 # --- what left the sites, provenance ---
@@ -686,11 +517,9 @@ def sites_page(record: Record, folder: Path | None) -> Page:
     if (moved := words.traffic(record)) is not None:
         cards.append(html.card(*moved))
     caption = f"Coefficients per standard deviation, the largest first ({ZERO_NOTE})."
-    plot = coefficient_plot(
-        coefficients_of(c), "coefficients", caption, static_svg(lambda: plot_coefficients(c), "coefficients")
-    )
+    plot = coefficient_plot(coefficients_of(c), caption)
     parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', html.heading("Coefficients"), plot]
-    static = static_svg(lambda: comparison_figure(c), "scores")  # pyright: ignore[reportArgumentType]  # duck typing
+    static = svg_of(lambda: comparison_figure(c), "scores")  # pyright: ignore[reportArgumentType]  # duck typing
     parts.append(html.section("Scores on rows held out", *(_score_table(c, measure) for measure in c.scores)))
     if static:
         parts.append(html.static_figure(static, "Coefficients and held-out scores, site by site."))
