@@ -75,11 +75,9 @@ def fit_page(record: Record, folder: Path | None) -> Page:
         cards.append(html.card("How sure?", sure[0], "good" if sure[1] else "bad"))
     if (moved := words.traffic(record)) is not None:
         cards.append(html.card(*moved))
-    parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
-    parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
-    if record.get("table"):
-        parts.append(html.section("The table", html.paragraphs(words.table_sentences(record["table"]))))
-    parts += [_traffic_section(record), _provenance(record)]
+    parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', _table_section(record.get("table") or {})]
+    parts += [*_coefficient_parts(record), *_evaluation_parts(record), *_path_parts(record), *_fit_convergence(record)]
+    parts += [_traffic_section(record), _methods_section(record), _provenance(record)]
     return Page(words.fit_title(record), words.fit_lead(record), parts)
 
 
@@ -100,6 +98,38 @@ def _model(record: Record) -> Any:
         found |= {"alphas_": np.asarray(cv["alphas"], float), "cv_loss_": np.asarray(cv["losses"], float)}
         found |= {"alpha_best_": cv["best"], "alpha_one_standard_error_": np.nan if within is None else within}
     return SimpleNamespace(**found)
+
+
+def _table_section(table: Record) -> str:
+    """For whom: what was made of the tables, and Table 1 where the rows were in this process."""
+    if not table:
+        return ""
+    found = table.get("table_one")
+    one = "" if not found else _table_one(found)
+    return html.section("The table", html.paragraphs(words.table_sentences(table)), one)
+
+
+def _table_one(found: Record) -> str:
+    """Table 1: overall and by site, with the names of columns once."""
+    header, rows = found["header"], found["rows"]
+    shown = [header[0], *header[2:]]
+    body, before = [], None
+    for column, statistic, *cells in rows[:MOST_TABLE_ROWS]:
+        first = ", ".join(filter(None, (column, statistic.strip())))
+        body.append([first if column != before else f"\u2003{statistic}", *cells])
+        before = column
+    notes = html.paragraphs(f"{str(note)[:1].upper()}{str(note)[1:]}." for note in found.get("notes", ()))
+    lead = "Table 1: the columns as they are in the files, before anything stands for a missing value."
+    lead += " SMD: the largest standardised difference between two sites; above 0.1 it is commonly called an imbalance."
+    return html.paragraph(lead, "note") + html.table(shown, body, "numbers") + notes
+
+
+def _methods_section(record: Record) -> str:
+    """A paragraph to paste into a paper."""
+    lead = html.paragraph(
+        "A paragraph to paste into a paper. It says only what this run recorded; edit the rest.", "note"
+    )
+    return html.section("Methods", lead, html.paragraph(words.methods_paragraph(record), "paste"))
 
 
 def _coefficient_parts(record: Record) -> list[Part]:
@@ -288,7 +318,7 @@ def _evaluation_parts(record: Record) -> list[Part]:
     ]
     for key in keys:
         if key != "auc":
-            rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+            rows.append([words.measure_name(key, evaluation), *(_measure(found[name].get(key)) for name in columns)])
             continue
         each = [found[name].get(key) for name in columns]
         rows.append(["AUC (ties count half)", *("-" if one is None else f"{one[0]:.3f}" for one in each)])
@@ -379,7 +409,7 @@ def _traffic_section(record: Record) -> str:
         "Each row is a kind of query, and what a site adds to the sum that answers it. Bytes are those of "
         f"{counted}, per site on average."
     )
-    lead += " ".join(["", *words.scoring(record)])
+    lead += " ".join(["", *words.size_explained(record), *words.scoring(record)])
     if record.get("place") == NETWORK:
         title, header = "What left each site", ["sent by a site", "sent to a site"]
         lead += " Before the first query a site enrolled: it named its rows, columns and classes, and its rules."
@@ -393,7 +423,7 @@ def _traffic_section(record: Record) -> str:
 
 
 def _provenance(record: Record) -> str:
-    provenance = record.get("provenance", {})
+    provenance, run = record.get("provenance", {}), record.get("run") or {}
     problems = list(map(str, provenance.get("problems", ())))
     algorithm = provenance.get("algorithm")
     algorithm = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm or record.get("algorithm")
@@ -404,8 +434,10 @@ def _provenance(record: Record) -> str:
         "theta": None if record.get("theta") is None else f"{record['theta']:.6g}",
         "sites": join_names([shorten(str(s), 40) for s in record.get("sites", ())], most=40) or None,
         "seed of the folds": record.get("parameters", {}).get("seed"),
+        "command": run.get("command"),
         "device": provenance.get("device"),
         "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()) or None,
+        "commit of compfed": run.get("commit"),
         "date": record.get("created"),
         "problems on the way": len(problems) or None,
     }
@@ -416,7 +448,9 @@ def _provenance(record: Record) -> str:
     trouble = html.details("Problems on the way", "\n".join(problems)) if problems else ""
     choice = html.paragraph(f"Why this method: {provenance['choice']}", "note") if provenance.get("choice") else ""
     settings = html.table(["parameter", "value"], rows) if rows else ""
-    return html.section("Provenance", table, trouble, choice, settings, schema)
+    files = [[each["name"], words.size(each["bytes"]), each["sha256"]] for each in run.get("files", ())]
+    read = html.table(["file read", "size", "SHA-256"], files, "wide files") if files else ""
+    return html.section("Provenance", table, read, trouble, choice, settings, schema)
 
 
 # --- comparisons ---
