@@ -47,8 +47,12 @@ class Loopback:
         secure_sum: bool | None = None,
         disclosure: str = "",
         label: str = "label",
+        classes: Sequence[str] = (),
     ):
-        """Make the folders. Sums are masked with three sites or more; `disclosure` is TOML below [disclosure] of all sites."""
+        """Make the folders. Sums are masked with three sites or more; `disclosure` is TOML below [disclosure] of all sites.
+
+        `classes` are words for the labels 0, 1, ...
+        """
         self.home, self.names, self.environment = home.absolute(), tuple(names), dict(os.environ)
         shutil.rmtree(self.home, ignore_errors=True)
         new_federation(self.home, self.names, f"127.0.0.1:{free_port()}")
@@ -56,7 +60,7 @@ class Loopback:
         columns = sites.columns or tuple(f"a{j}" for j in range(sites.features[0].shape[1]))
         for name, A, y in zip(self.names, sites.features, sites.labels, strict=True):
             folder = make_site(self.settings, name, secure_sum, disclosure)
-            write_table(folder / "rows.csv", A, y, columns, label)
+            write_table(folder / "rows.csv", A, np.asarray(classes)[y.astype(int)] if classes else y, columns, label)
             toml = (folder / "site.toml").read_text()
             write_private(folder / "site.toml", toml.replace('label = "label"', f'label = "{label}"').encode())
         share_roster(self.settings)
@@ -160,7 +164,8 @@ def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*columns, label])
-        writer.writerows(np.column_stack([A, y]).astype(float).tolist())
+        values = y.tolist() if y.dtype.kind == "U" else y.astype(float).tolist()
+        writer.writerows([*row, value] for row, value in zip(A.astype(float).tolist(), values, strict=True))
 
 
 def free_port() -> int:
@@ -181,7 +186,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 
     raise InputError(f"the SuperLink did not open port {port}; its log says why.")
 
 
-LABEL = "back_in_30_days"
+LABEL, CLASSES = "within_30_days", ("home", "readmitted")
 EFFECTS = {  # mean, standard deviation, and log-odds per standard deviation; of a share between 0 and 1: its mean alone
     "age": (66.0, 13.0, 0.45), "creatinine": (95.0, 30.0, 0.4), "haemoglobin": (13.0, 1.8, -0.35), "crp": (22.0, 15.0, 0.0),
     "heart_rate": (84.0, 15.0, 0.3), "systolic_pressure": (128.0, 19.0, -0.15), "days_in_hospital": (6.0, 3.0, 0.5),
@@ -190,7 +195,7 @@ EFFECTS = {  # mean, standard deviation, and log-odds per standard deviation; of
 }  # fmt: skip
 
 
-def patients(sizes: Sequence[int] = (420, 310, 260, 210), seed: int = 0) -> Sites:
+def patients(sizes: Sequence[int] = (4200, 3100, 2600, 2100), seed: int = 0) -> Sites:
     """Simulated patients of four clinics that differ in age and in how sick their patients are; two thirds do not come back."""
     rng, A, y = np.random.default_rng(seed), [], []
     for i, n in enumerate(sizes):
@@ -210,9 +215,9 @@ def demo(home: Path) -> bool:
     for number in (signal.SIGTERM, signal.SIGHUP):  # these end the processes that were started, too
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     table, began = patients(), time.monotonic()
-    X, y = np.concatenate(table.features), np.concatenate(table.labels)
+    X, y = np.concatenate(table.features), np.asarray(CLASSES)[np.concatenate(table.labels).astype(int)]
     clinic = np.repeat(np.arange(len(table)), table.sizes)
-    with Loopback(home, table, label=LABEL) as federation:
+    with Loopback(home, table, label=LABEL, classes=CLASSES) as federation:
         text = federation.settings.path.read_text()
         text = text.replace("evaluate = true ", "evaluate = 5    ", 1).replace(
             "# standardize = true", "standardize = true  "

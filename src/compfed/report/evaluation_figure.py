@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROC_AXES, CALIBRATION_AXES = ("1 - specificity", "sensitivity"), ("predicted risk", "share of events")
-ALL_SITES = "all sites"
+WIDE = 0.5
 
 
 def draw_evaluation(evaluation: Any, axes: Any = None) -> Figure:
@@ -58,6 +58,8 @@ def calibration_plot(curve: Record, caption: str, key: str = "calibration") -> P
     x, low, high = _calibration_points(curve)
     points = {"x": x, "y": (low + high) / 2, "low": low, "high": high}
     series = [_diagonal("perfect"), Series("groups of rows", points, "dots", colour=BLUE)]
+    if (high - low).max(initial=0.0) > WIDE:  # the middle of such bounds says nothing
+        series = [_diagonal("perfect")]
     if (high - low).max(initial=0.0) > 1e-9:
         series.insert(1, Series("rounding bounds", {"x": x, "low": low, "high": high}, "band", colour=BLUE))
     return _square(key, series, CALIBRATION_AXES, caption)

@@ -117,8 +117,8 @@ def page_text(record: Record, folder: Path | None = None) -> str:
         hashes = [_hash(str(script)), _hash(own)]
     template = Template(files("compfed.report").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=html.text(page.title), lead=html.text(page.lead), contents=html.table_of_contents(inside), content=inside, footer=html.text(page.footer),
-        scripts=scripts, hashes=" ".join(hashes),
+        title=html.text(page.title), lead=html.text(page.lead), contents=html.table_of_contents(inside), content=inside,
+        footer=html.text(page.footer), scripts=scripts, hashes=" ".join(hashes),
     )  # fmt: skip
 
 

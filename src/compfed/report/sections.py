@@ -96,7 +96,11 @@ def _model(record: Record) -> Any:
     if cv := record.get("cv"):
         within = cv.get("one_standard_error")
         found |= {"alphas_": np.asarray(cv["alphas"], float), "cv_loss_": np.asarray(cv["losses"], float)}
-        found |= {"alpha_best_": cv["best"], "alpha_one_standard_error_": np.nan if within is None else within}
+        found |= {
+            "alpha_": record["alpha"],
+            "alpha_best_": cv["best"],
+            "alpha_one_standard_error_": np.nan if within is None else within,
+        }
     return SimpleNamespace(**found)
 
 
@@ -321,7 +325,7 @@ def _evaluation_parts(record: Record) -> list[Part]:
             rows.append([words.measure_name(key, evaluation), *(_measure(found[name].get(key)) for name in columns)])
             continue
         each = [found[name].get(key) for name in columns]
-        rows.append(["AUC (ties count half)", *("-" if one is None else f"{one[0]:.3f}" for one in each)])
+        rows.append(["AUC (ties count half)", *("-" if one is None else words.auc_text(*one) for one in each)])
         rows.append(["rounding bounds of the AUC", *("-" if one is None else _bounds(*one) for one in each)])
         rows.append(["confidence interval of the AUC", *map(words.confidence, columns.values())])
     note = ""
@@ -344,10 +348,13 @@ def _curves(evaluation: Record) -> tuple[Plot, ...]:
         for key, value, low, high in words.measures(evaluation):
             if key == "auc" and low is not None and high is not None:
                 bounds = _bounds(value, low, high)
-                auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if " to " in bounds else "")
+                auc = f"between {low:.3f} and {high:.3f}" if " to " in bounds else f"{value:.3f}"
         plots.append(roc_plot(roc, f"ROC curve over all sites; AUC {auc}."))
     if curve := evaluation.get("calibration"):
-        plots.append(calibration_plot(curve, "Calibration over all sites: on the dashed line risks are right."))
+        text = "Calibration over all sites: on the dashed line risks are right."
+        if evaluation.get("rounded_counts"):
+            text += " The band contains the share of events for certain: counts are known to blocks of rows."
+        plots.append(calibration_plot(curve, text))
     return tuple(plots)
 
 

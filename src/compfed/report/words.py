@@ -189,11 +189,13 @@ def goodness(result: Record) -> list[str]:
     said, evaluation = [], result.get("evaluation")
     for key, value, low, high in measures(evaluation)[:3]:
         name = MEASURES[key]
-        said.append(f"{name[0].upper()}{name[1:]}: {number(value)}.")
+        bounded = low is not None and high is not None and high - low > BOUNDED
+        shown = f"between {low:.3f} and {high:.3f}" if bounded else number(value)
+        said.append(f"{name[0].upper()}{name[1:]}: {shown}.")
         if key in MEANINGS:
             said.append(f"This is {MEANINGS[key]}.")
-        if low is not None and high is not None and high - low > BOUNDED:
-            said.append(f"Rounding bounds: {low:.3f} to {high:.3f}, which contain it for certain.")
+        if bounded:
+            said.append("These are rounding bounds, which contain it for certain: counts are known to blocks of rows.")
         if key == "auc":
             said.append(f"Confidence interval: {confidence(evaluation)}.")
     if evaluation and evaluation.get("how"):
@@ -224,6 +226,12 @@ def _null_loss(result: Record, mean: np.ndarray) -> float | None:
         return None
     first = int(np.argmax(np.asarray(path["alphas"], float)))
     return None if np.asarray(path["coefs"])[first].any() else float(mean[first])
+
+
+def auc_text(value: float, low: float | None, high: float | None) -> str:
+    """An AUC to three digits; the middle of wide bounds is no estimate, and is not shown."""
+    wide = low is not None and high is not None and high - low > BOUNDED
+    return "see its bounds" if wide else f"{value:.3f}"
 
 
 def confidence(evaluation: Record | None) -> str:
