@@ -95,14 +95,14 @@ html_logo = "_static/logo.svg"
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["compfed.css"]
-html_js_files = [("copy.js", {"defer": "defer"})]
+html_js_files = [("pages.js", {"defer": "defer"})]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
 # Summaries are fetched, which a browser refuses for files on the disk.
 html_show_search_summary = False
 html_theme_options = {
-    "logo": {"text": "compfed", "alt_text": "compfed, the start page"},
+    "logo": {"text": f"compfed {version}", "alt_text": "compfed, the start page"},
     "header_links_before_dropdown": 5,
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
@@ -118,4 +118,4 @@ html_theme_options = {
     "pygments_dark_style": "github-dark",
 }
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "reference/methods/index": []}  # the widest table has the page to itself

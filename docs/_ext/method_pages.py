@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from formulas import as_latex, as_legend
 
 import compfed as cf
 from compfed._utils.text import markdown_table
@@ -98,7 +99,7 @@ def page(entry: Entry, has_figure: bool) -> str:
     cls = entry.method
     text = Described(inspect.getmodule(cls).__doc__ or "")  # pyright: ignore[reportOptionalMemberAccess]  # a class has one
     parts = [
-        f"# {entry.name}", first_line(cls), facts(entry), "## The method", text.body,
+        f"# {entry.name}", first_line(cls), facts(entry), "## The method", with_formulas(text.body),
         "## What travels", travels(cls), "## What a round costs", costs(entry),
         *(["## Convergence", figure(cls)] if has_figure else []),
         "## What is proved, observed and ours", evidence(entry, text),
@@ -118,7 +119,7 @@ def solver_page(name: str) -> str:
     text = Described(own.group() if own else document)
     rows = [["a site sends per message", row[2]], ["citation", row[3]], ["file", f"`solvers/{row[1]}`"]]
     parts = [
-        f"# {name}", first_line(cls), markdown_table(["", ""], rows), "## The method", text.body,
+        f"# {name}", first_line(cls), markdown_table(["", ""], rows), "## The method", with_formulas(text.body),
         "## What is proved, observed and ours", labelled(text),
         "## When to use it", "[](../../explanation/few-rounds.md) compares rounds and bytes, and says what `auto` takes.",
         "## Source", source(cls),
@@ -140,6 +141,27 @@ class Described:
         self.labelled = {
             label: " ".join(text.split()) for label, text in zip(labelled[::2], labelled[1::2], strict=True)
         }
+
+
+def with_formulas(body: str) -> str:
+    """The body with indented blocks of formulas as mathematics, and lists of symbols as lists."""
+    parts = re.split(r"((?:^(?: {4,}.*)?\n)*^ {4,}.*$)", body, flags=re.MULTILINE)
+    made = []
+    for part in parts:
+        lines = part.strip("\n").split("\n")
+        indented = all(line.startswith("    ") or not line.strip() for line in lines)
+        if indented and (latex := as_latex(lines)) is not None:
+            made.append(f"\n$$\n{latex}\n$$\n")
+        elif indented and (legend := as_legend(lines)) is not None:
+            made.append("\n" + "\n".join(f"- ${symbol}$: {_in_code(meaning)}" for symbol, meaning in legend) + "\n")
+        else:
+            made.append(part)
+    return "".join(made)
+
+
+def _in_code(meaning: str) -> str:
+    """A meaning with its formulas as code: their underscores are no emphasis."""
+    return re.sub(r"\S*[_~{}]\S*(?: = [^,;]*)?", lambda found: f"`{found[0]}`", meaning)
 
 
 def first_line(cls: type) -> str:

@@ -1,4 +1,5 @@
-// A button on every block of code that copies it, without the prompts and the output of a session of Python.
+// Copies a block of code without prompts and output, and gives the cells of wide tables the name of their column, which narrow
+// screens show in place of a head (compfed.css). Without this script the pages are complete.
 (function () {
   "use strict";
 
@@ -20,6 +21,15 @@
     area.remove();
     return done ? Promise.resolve() : Promise.reject(new Error("not copied"));
   }
+
+  document.querySelectorAll(".bd-article table").forEach(function (table) {
+    var heads = Array.from(table.querySelectorAll("thead th")).map(function (cell) { return cell.textContent.trim(); });
+    if (heads.length < 3) return;
+    table.classList.add("stacked");
+    table.querySelectorAll("tbody tr").forEach(function (row) {
+      Array.from(row.children).forEach(function (cell, i) { cell.dataset.head = heads[i] || ""; });
+    });
+  });
 
   document.querySelectorAll("div[class*=highlight-]").forEach(function (block) {
     var pre = block.querySelector("pre");
