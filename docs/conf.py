@@ -118,4 +118,7 @@ html_theme_options = {
     "pygments_dark_style": "github-dark",
 }
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
-html_sidebars = {"index": [], "reference/methods/index": []}  # the widest table has the page to itself
+html_sidebars = {
+    "index": [],
+    "reference/methods/index": [],
+}  # the widest table has the page to itself

@@ -87,7 +87,7 @@ TOPICS = {
 
 
 def pages() -> dict[str, str]:
-    """The text of every page of the API by its file name: a page for each topic, with its functions, and one for each class."""
+    """The text of every page of the API by its file name: a page for each topic, and one for each class and function."""
     homes = {name: home.removeprefix("compfed.") for name, home in cf._HOME.items()}
     claimed = {home for topic in TOPICS.values() for home in topic.homes}
     lost = sorted(name for name, home in homes.items() if home.split(".")[0] not in claimed)
@@ -100,17 +100,17 @@ def pages() -> dict[str, str]:
         names = list(names_of(topic, homes))
         apart = [name for name in names if has_page(get(name))]
         found[f"{key}.rst"] = page(key, topic, names, apart)
-        found |= {f"{page_name(key, name)}.rst": class_page(key, topic, name, used) for name in apart}
+        found |= {f"{page_name(key, name)}.rst": own_page(topic, name, used) for name in apart}
     return found
 
 
 def has_page(found: object) -> bool:
-    """Whether an object has a page of its own: every class but errors and warnings, which are short."""
-    return inspect.isclass(found) and not issubclass(found, BaseException)
+    """Whether an object has a page of its own: every class and function but errors and warnings, which are short."""
+    return not (inspect.isclass(found) and issubclass(found, BaseException))
 
 
 def page_name(key: str, name: str) -> str:
-    """The name of the page of a class."""
+    """The name of the page of a class or a function."""
     return f"{key}.{name.rpartition('.')[2]}"
 
 
@@ -122,7 +122,9 @@ def uses() -> dict[str, list[str]]:
         for name in set(re.findall(r"\b[A-Za-z_]\w+", text)):
             found.setdefault(name, []).append(f":doc:`/gallery/{path.stem}`")
     for path in sorted((ROOT / "docs").glob("*/*.md")):
-        code = " ".join(re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
+        code = " ".join(
+            re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        )
         for name in set(re.findall(r"\b[A-Za-z_]\w+", code)):
             found.setdefault(name, []).append(f":doc:`/{path.relative_to(ROOT / 'docs').with_suffix('').as_posix()}`")
     return found
@@ -174,33 +176,40 @@ def get(name: str) -> object:
 
 
 def page(key: str, topic: Topic, names: list[str], apart: list[str]) -> str:
-    """The page of a topic: a table of all names, then each function and error with its docstring."""
+    """The page of a topic: a table of all names, then each error with its docstring."""
     lines = [*title(topic.title), topic.opening, ""]
     lines += [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}" for name in names), ""]
     if apart:
         lines += [".. toctree::", "   :hidden:", "", *(f"   {page_name(key, name)}" for name in apart), ""]
     for name in names:
-        found = get(name)
         if name not in apart:
-            kind = "autofunction" if not inspect.isclass(found) else "autoexception"
-            lines += [f".. {kind}:: {name}", ""]
+            lines += [f".. autoexception:: {name}", ""]
     return "\n".join(lines)
 
 
-def class_page(key: str, topic: Topic, name: str, used: dict[str, list[str]]) -> str:
-    """The page of a class: its docstring with parameters and example, its methods, and where it is used."""
+def own_page(topic: Topic, name: str, used: dict[str, list[str]]) -> str:
+    """The page of a class or a function: its docstring with parameters and example, its methods, and where it is used."""
     found, last = get(name), name.rpartition(".")[2]
-    assert inspect.isclass(found)
     lines = [*title(last), f".. currentmodule:: {name.rpartition('.')[0]}", ""]
-    lines += [f".. autoclass:: {name}{short_signature(found)}", ""]
-    if topic.members or last in BASES:
-        shown = [(member, role) for member, role in documented(found) if member not in topic.leave_out]
-        lines += [line for member, role in shown for line in (f"   .. auto{role}:: {name}.{member}", "")]
-    elif last.startswith("Federated"):
-        lines += ["Methods are those of :class:`compfed.estimators.base.FederatedModel`: ``fit``, ``predict``, ``evaluate`` and more.", ""]
+    if not inspect.isclass(found):
+        lines += [f".. autofunction:: {name}", ""]
+    else:
+        lines += [f".. autoclass:: {name}{short_signature(found)}", "", *methods(topic, name, found)]
     if places := used.get(last):
         lines += [".. rubric:: Used in", "", *(f"- {place}" for place in places), ""]
     return "\n".join(lines)
+
+
+def methods(topic: Topic, name: str, found: type) -> list[str]:
+    """The methods of a class, or where they are."""
+    last = found.__name__
+    if topic.members or last in BASES:
+        shown = [(member, role) for member, role in documented(found) if member not in topic.leave_out]
+        return [line for member, role in shown for line in (f"   .. auto{role}:: {name}.{member}", "")]
+    if last.startswith("Federated"):
+        base = ":class:`compfed.estimators.base.FederatedModel`"
+        return [f"Methods are those of {base}: ``fit``, ``predict``, ``evaluate`` and more.", ""]
+    return []
 
 
 def short_signature(cls: type) -> str:

@@ -36,11 +36,17 @@ class NotAFormula(Exception):
 def as_latex(lines: list[str]) -> str | None:
     """A block of formulas, one to a line, as LaTeX; None where a line is something else, or docutils cannot read it."""
     shown = [line.strip() for line in lines if line.strip()]
+    if as_legend(lines) is not None:
+        return None
     try:
         rows = [_row(line) for line in shown]
         if not rows or not any(re.search(r"=|\\le |\\nabla|\\sum|\\leftarrow|\\sim", row) for row in rows):
             return None
-        latex = rows[0] if len(rows) == 1 else "\\begin{aligned}\n" + " \\\\\n".join(f"& {row}" for row in rows) + "\n\\end{aligned}"
+        latex = (
+            rows[0]
+            if len(rows) == 1
+            else "\\begin{aligned}\n" + " \\\\\n".join(f"& {row}" for row in rows) + "\n\\end{aligned}"
+        )
         tex2mathml(latex, as_block=True)
     except (NotAFormula, MathError):
         return None

@@ -244,7 +244,7 @@ def demo(home: Path) -> bool:
     ):
         cost, apart = fitted.communication_, np.abs(np.ravel(fitted.coef_) - np.ravel(model.coef_)).max()
         sent = ["-", "-"] if fitted is pooled else [f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}"]
-        alpha = getattr(fitted, "alpha_", None) or fitted.alpha
+        alpha = getattr(fitted, "alpha_", model.alpha_)
         rows.append([name, *sent, took, f"{alpha:.4g}", "-" if fitted is model else f"{apart:.1e}"])
     header = ["", "messages", "kB up per site", "seconds", "alpha", "largest difference of a coefficient"]
     print("\n" + text_table(header, rows))

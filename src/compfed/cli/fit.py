@@ -336,8 +336,9 @@ def _table(sites: Sites) -> JsonObject:
     from compfed.data.summary import summary_of
     from compfed.federation.tables import table_one_record
 
-    found = summary_of(sites) | {"table_one": table_one_record(sites)}
-    return found | {"notes": [option_text(note) for note in found["notes"]]}
+    found = summary_of(sites)
+    notes = [option_text(note) for note in found["notes"]]
+    return found | {"notes": notes, "table_one": table_one_record(sites)}
 
 
 def _table_text(table: JsonObject) -> str:

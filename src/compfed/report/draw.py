@@ -157,7 +157,8 @@ def _draw_legend(plot: Plot, ax: Axes) -> None:
     elif plot.legend == "above":
         ax.legend(**entries, loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=min(len(names), 4), handletextpad=0.4)
     else:
-        ax.legend(**entries, loc=_free_corner(ax) if plot.legend == "free corner" else plot.legend)
+        entries["loc"] = _free_corner(ax) if plot.legend == "free corner" else plot.legend
+        ax.legend(**entries)
 
 
 def _free_corner(ax: Axes) -> Corner:

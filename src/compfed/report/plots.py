@@ -279,7 +279,8 @@ def _above(made: BokehFigure, plot: Plot) -> list[Any]:
     if not plot.above:
         return []
     places = [x for x, _ in plot.above]
-    axis = LinearAxis(ticker=FixedTicker(ticks=places), axis_label=plot.above_label)
+    axis = LinearAxis(axis_label=plot.above_label)
+    axis.ticker = FixedTicker(ticks=places)  # pyright: ignore[reportAttributeAccessIssue]  # any ticker will do
     axis.major_label_overrides = dict(plot.above)  # pyright: ignore[reportAttributeAccessIssue]  # numbers are keys, too
     axis.axis_label_text_font_size = axis.major_label_text_font_size = "11px"
     made.add_layout(axis, "above")

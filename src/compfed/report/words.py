@@ -228,10 +228,10 @@ def _null_loss(result: Record, mean: np.ndarray) -> float | None:
     return None if np.asarray(path["coefs"])[first].any() else float(mean[first])
 
 
-def auc_text(value: float, low: float | None, high: float | None) -> str:
+def auc_text(value: float | None, low: float | None, high: float | None) -> str:
     """An AUC to three digits; the middle of wide bounds is no estimate, and is not shown."""
     wide = low is not None and high is not None and high - low > BOUNDED
-    return "see its bounds" if wide else f"{value:.3f}"
+    return "see its bounds" if wide else "-" if value is None else f"{value:.3f}"
 
 
 def confidence(evaluation: Record | None) -> str:
