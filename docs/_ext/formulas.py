@@ -17,6 +17,7 @@ WORDS = {"lam": r"\lambda", "inf": r"\infty", "grad": r"\nabla ", "eps": r"\vare
 FUNCTIONS = {"argmin": "argmin", "prox": "prox", "sign": "sign", "diag": "diag"}
 KNOWN = {"exp": r"\exp ", "log": r"\log ", "sqrt": r"\sqrt ", "max": r"\max ", "min": r"\min ", "sum": r"\sum "}
 ACCENTS = {"hat": r"\hat", "bar": r"\bar", "tilde": r"\tilde"}
+SHORT_WORDS = {"as", "at", "be", "by", "in", "is", "it", "no", "of", "on", "or", "to", "that", "what"}
 PARAMETERS = {"l1_ratio", "weight"}  # several letters that are one name
 MOST_WORDS = 3  # in a formula
 GAP = re.compile(r"(,?)\s{3,}|(,)\s\s+")
@@ -75,8 +76,13 @@ def _piece(piece: str) -> str:
     return rf"\text{{{piece}}}"
 
 
+def has_words(piece: str) -> bool:
+    """Whether a piece has a word that is no symbol."""
+    return any(_is_word(word) for word in re.findall(r"(?<![A-Za-z_])[A-Za-z]+(?![A-Za-z_])", piece))
+
+
 def _is_word(name: str) -> bool:
-    return len(name) > 2 and name.islower() and _symbol(name) is None
+    return name in SHORT_WORDS or (len(name) > 2 and name.islower() and _symbol(name) is None)
 
 
 def as_legend(lines: list[str]) -> list[tuple[str, str]] | None:
@@ -95,6 +101,8 @@ def as_legend(lines: list[str]) -> list[tuple[str, str]] | None:
 
 def _symbol(word: str) -> str | None:
     """A word as LaTeX, if it is a symbol."""
+    if word in SHORT_WORDS:
+        return None
     if word in GREEK:
         return rf"\{word} "
     if word in WORDS | KNOWN:

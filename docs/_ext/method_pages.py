@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from formulas import as_latex, as_legend
+from formulas import NotAFormula, as_latex, as_legend, has_words, latex
 
 import compfed as cf
 from compfed._utils.text import markdown_table
@@ -145,23 +145,47 @@ class Described:
 
 def with_formulas(body: str) -> str:
     """The body with indented blocks of formulas as mathematics, and lists of symbols as lists."""
-    parts = re.split(r"((?:^(?: {4,}.*)?\n)*^ {4,}.*$)", body, flags=re.MULTILINE)
     made = []
-    for part in parts:
+    for part in re.split(r"\n[ ]*\n", body):
         lines = part.strip("\n").split("\n")
-        indented = all(line.startswith("    ") or not line.strip() for line in lines)
-        if indented and (latex := as_latex(lines)) is not None:
-            made.append(f"\n$$\n{latex}\n$$\n")
+        indented = all(line.startswith("    ") for line in lines)
+        if indented and (formula := as_latex(lines)) is not None:
+            made.append(f"$$\n{formula}\n$$")
         elif indented and (legend := as_legend(lines)) is not None:
-            made.append("\n" + "\n".join(f"- ${symbol}$: {_in_code(meaning)}" for symbol, meaning in legend) + "\n")
+            made.append("\n".join(f"- ${symbol}$: {_in_code(meaning)}" for symbol, meaning in legend))
         else:
-            made.append(part)
-    return "".join(made)
+            made.append(part if indented else _with_symbols(part))
+    return "\n\n".join(made)
+
+
+SYMBOL = re.compile(
+    r"(?<![\w`{$(])[xyz]hat(?:_(?:[a-z]|tau))?(?![\w(])|(?<![\w`{$(])eta~(?: = eta eta_g tau)?(?![\w(]| g)"
+)
+PROBLEMS = {
+    "min_x sum_i p_i f_i(x) + g(x)": r"$\min_x \sum_i p_i f_i(x) + g(x)$",
+    "min_x sum_i p_i f_i(x)": r"$\min_x \sum_i p_i f_i(x)$",
+}
 
 
 def _in_code(meaning: str) -> str:
-    """A meaning with its formulas as code: their underscores are no emphasis."""
-    return re.sub(r"\S*[_~{}]\S*(?: = [^,;]*)?", lambda found: f"`{found[0]}`", meaning)
+    """A meaning with its formulas as mathematics, or as code: their underscores are no emphasis."""
+    return "".join(map(_clause, re.split(r"([;,] )(?![^({]*[)}])", meaning)))
+
+
+def _clause(clause: str) -> str:
+    if not re.search(r"[_~{}]", clause):
+        return clause
+    try:
+        return f"`{clause}`" if has_words(clause) else f"${latex(clause)}$"
+    except NotAFormula:
+        return f"`{clause}`"
+
+
+def _with_symbols(prose: str) -> str:
+    """Prose with symbols such as zhat_t as mathematics."""
+    for problem, shown in PROBLEMS.items():
+        prose = prose.replace(problem, shown)
+    return SYMBOL.sub(lambda found: f"${latex(found[0])}$", prose)
 
 
 def first_line(cls: type) -> str:

@@ -252,7 +252,7 @@ def demo(home: Path) -> bool:
         "Only the first run sent anything. The others were in this process, and count what their messages would carry;"
     )
     print(
-        "the simulation adds numbers of 64 bits, a network exact ones of 128. Its folds are dealt without the sites' secrets,"
+        "the simulation adds numbers of 64 bits, a network exact ones of 128. Its folds are assigned without the sites' secrets,"
     )
     print("so that it may choose another alpha, and with it other coefficients.")
     same = np.array_equal(model.coef_, here.coef_) and np.array_equal(model.intercept_, here.intercept_)

@@ -120,7 +120,7 @@ def _table_one(found: Record) -> str:
     body, before = [], None
     for column, statistic, *cells in rows[:MOST_TABLE_ROWS]:
         first = ", ".join(filter(None, (column, statistic.strip())))
-        body.append([first if column != before else f"\u2003{statistic}", *cells])
+        body.append([first if column != before else f"· {statistic.strip()}", *cells])
         before = column
     notes = html.paragraphs(f"{str(note)[:1].upper()}{str(note)[1:]}." for note in found.get("notes", ()))
     lead = "Table 1: the columns as they are in the files, before anything stands for a missing value."

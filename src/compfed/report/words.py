@@ -479,7 +479,7 @@ def _scored_sentence(result: Record) -> str:
 
 def _where_sentence(result: Record) -> str:
     if result.get("place") == NETWORK:
-        return "Rows stayed at their sites; sums over them were sent to the server."
+        return "Each site read its own rows; sums over them were sent to the server."
     return "All rows were read by one process." if result.get("place") == ONE_PROCESS else ""
 
 
