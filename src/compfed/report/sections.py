@@ -40,6 +40,7 @@ Y_AXES = ("optimality", "relative_gradient_mapping", "gradient_mapping")
 MOST_LINES = 60  # of a path that a reader can point at
 MOST_NAMES = 120  # variables with a zero that are named
 MOST_TABLE_ROWS = 200
+BEYOND = "beyond the paper"  # where a claim of ours stands
 MOST_CURVES = 8  # sites with a line of their own
 
 
@@ -641,6 +642,10 @@ def paper_page(record: Record, folder: Path | None) -> Page:
         if failed
         else "Every claim was checked by a measurement; the table has the numbers."
     )
+    if ours := sum(claim["where"] == BEYOND for claim in claims):
+        said.append(f"{words.plural(ours, 'of these is ours', 'of these are ours')}, beyond the paper.")
+    if weak := [claim["id"] for claim in claims if claim["measured"].get("note")]:
+        said.append(f"Read the note before you rely on this: {join_names(weak, most=10)}.")
     parts: list[Part] = [
         f'<div class="cards">{html.card("Does it reproduce?", said, "bad" if failed else "good")}</div>'
     ]
@@ -668,15 +673,21 @@ def paper_page(record: Record, folder: Path | None) -> Page:
 
 
 def _claims_table(claims: Sequence[Record]) -> str:
+    """What the paper says, in its words without a number of its own, beside what we measured."""
     rows = ""
     for claim in claims:
+        note = claim["measured"].get("note")
         mark, verdict = ("yes", "holds") if claim["holds"] else ("no", "does not hold")
+        mark, verdict = ("weak", "holds, weakly") if note and claim["holds"] else (mark, verdict)
         measured = "<br>".join(
-            f"{html.text(name)}: {html.text(short(value))}" for name, value in claim["measured"].items()
+            f"{html.text(name.replace('_', ' '))}: {html.text(short(value))}"
+            for name, value in claim["measured"].items()
+            if name != "note"
         )
+        said = f"<br><strong>{html.text(f'{str(note)[:1].upper()}{str(note)[1:]}')}</strong>" if note else ""
         rows += (
-            f'<tr id="{html.text(claim["id"])}"><td class="{mark}">{verdict}</td><td>{html.text(claim["claim"])}'
-            f'<div class="measured">{measured}</div></td><td class="where">{html.text(claim["where"])}</td></tr>'
+            f'<tr id="{html.text(claim["id"])}"><td class="{mark}">{verdict}</td><td>{html.text(claim["claim"])}{said}</td>'
+            f'<td class="measured">{measured}</td><td class="where">{html.text(claim["where"])}</td></tr>'
         )
-    head = "<thead><tr><th>Verdict</th><th>Claim and measurements</th><th>Where</th></tr></thead>"
+    head = "<thead><tr><th>Verdict</th><th>Claim</th><th>What we measured</th><th>Where</th></tr></thead>"
     return f'<div class="scroll"><table class="wide claims">{head}<tbody>{rows}</tbody></table></div>'
