@@ -186,7 +186,7 @@ def event_text(result: Record) -> str | None:
 
 def goodness(result: Record) -> list[str]:
     """How well the model predicts: from its evaluation, otherwise from cross-validation. Empty without both."""
-    said, evaluation = [], result.get("evaluation")
+    said, evaluation = [], result.get("evaluation") or {}
     for key, value, low, high in measures(evaluation)[:3]:
         name = MEASURES[key]
         bounded = low is not None and high is not None and high - low > BOUNDED
@@ -195,7 +195,10 @@ def goodness(result: Record) -> list[str]:
         if key in MEANINGS:
             said.append(f"This is {MEANINGS[key]}.")
         if bounded:
-            said.append("These are rounding bounds, which contain it for certain: counts are known to blocks of rows.")
+            why = {True: ": counts are known to blocks of rows", False: ": some scores were not told apart"}
+            said.append(
+                f"These are rounding bounds, which contain it for certain{why.get(evaluation.get('rounded_counts'), '')}."
+            )
         if key == "auc":
             said.append(f"Confidence interval: {confidence(evaluation)}.")
     if evaluation and evaluation.get("how"):
