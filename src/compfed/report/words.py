@@ -195,9 +195,9 @@ def goodness(result: Record) -> list[str]:
         if key in MEANINGS:
             said.append(f"This is {MEANINGS[key]}.")
         if bounded:
-            why = {True: ": counts are known to blocks of rows", False: ": some scores were not told apart"}
+            why = {True: ": counts are known to blocks of rows", False: ": some scores were not told apart", None: ""}
             said.append(
-                f"These are rounding bounds, which contain it for certain{why.get(evaluation.get('rounded_counts'), '')}."
+                f"These are rounding bounds, which contain it for certain{why[evaluation.get('rounded_counts')]}."
             )
         if key == "auc":
             said.append(f"Confidence interval: {confidence(evaluation)}.")
