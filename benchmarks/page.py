@@ -281,8 +281,8 @@ PARTS = [
 ]  # fmt: skip
 
 
-def bars(names: list[str], values: list[float], label: str, out: Path) -> None:
-    """A horizontal bar for each name, on a logarithmic scale."""
+def dots(names: list[str], values: list[float], label: str, out: Path) -> None:
+    """A dot for each name, on a logarithmic scale: the length of a bar would mean nothing there."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -290,12 +290,14 @@ def bars(names: list[str], values: list[float], label: str, out: Path) -> None:
 
     with plt.rc_context({"svg.hashsalt": "compfed", "font.size": 9}):
         figure, axes = plt.subplots(figsize=(6.4, 0.5 + 0.3 * len(names)), layout="constrained")
-        axes.barh(names[::-1], values[::-1], color="#0072B2")
+        axes.plot(values[::-1], names[::-1], "o", color="#0072B2")
         axes.set_xscale("log")
-        axes.set_xlim(10 ** np.floor(np.log10(min(values))), 2 * max(values))
+        axes.set_xlim(10 ** np.floor(np.log10(min(values))), 3 * max(values))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel(label)
-        axes.bar_label(axes.containers[0], fmt="%.3g", padding=3)  # pyright: ignore[reportArgumentType]  # bars, as barh made
+        axes.grid(axis="y", alpha=0.4)
+        for name, value in zip(names, values, strict=True):
+            axes.annotate(f"{value:.3g}", (value, name), xytext=(7, 0), textcoords="offset points", va="center")
         axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(out, metadata={"Date": None})
         plt.close(figure)
@@ -346,7 +348,7 @@ def main() -> None:
         text.append(f"## {title}\n\n{said + ' ' if said else ''}{machine(found)}\n{shown(found)}")
         if name == "peers":
             good = [r for r in found["results"] if "ms_per_round" in r]
-            bars(
+            dots(
                 [r["name"] for r in good],
                 [float(np.median(r["ms_per_round"])) for r in good],
                 "ms a round",

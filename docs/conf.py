@@ -28,6 +28,8 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "docstrings",  # the rest is ours, in _ext
     "generated_pages",
+    "code_host_links",
+    "mathml",
 ]
 exclude_patterns = [
     "_build",
@@ -45,9 +47,13 @@ nitpick_ignore_regex = [
 ]  # only our own names have pages here; there is no network to look elsewhere
 
 # Markdown
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_dmath_allow_labels = False
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
+
+# Mathematics: MathML, written at build time (_ext/mathml.py); no script draws it, nothing is fetched
+html_math_renderer = "mathml"
 
 # Docstrings
 highlight_language = "text"  # a formula in a docstring is not Python
@@ -77,7 +83,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "capture_repr": (),
     "matplotlib_animations": False,
-    "image_srcset": [],
+    "image_srcset": ["2x"],
     "backreferences_dir": None,
     "reference_url": {},
 }
@@ -89,13 +95,14 @@ html_logo = "_static/logo.svg"
 html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["compfed.css"]
+html_js_files = [("pages.js", {"defer": "defer"})]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
 # Summaries are fetched, which a browser refuses for files on the disk.
 html_show_search_summary = False
 html_theme_options = {
-    "logo": {"text": "compfed", "alt_text": "compfed, the start page"},
+    "logo": {"text": f"compfed {version}", "alt_text": "compfed, the start page"},
     "header_links_before_dropdown": 5,
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
@@ -111,4 +118,7 @@ html_theme_options = {
     "pygments_dark_style": "github-dark",
 }
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
-html_sidebars = {"index": []}
+html_sidebars = {
+    "index": [],
+    "reference/methods/index": [],
+}  # the widest table has the page to itself

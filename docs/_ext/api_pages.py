@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 
 import compfed as cf
@@ -32,6 +33,8 @@ class Topic:
     leave_out: frozenset[str] = field(default_factory=frozenset)
 
 
+ROOT = Path(__file__).parents[2]
+MOST_PARAMETERS = 6  # of a signature that is shown whole
 BASES = (
     "FederatedModel",
     "Evaluation",
@@ -85,7 +88,7 @@ TOPICS = {
 
 
 def pages() -> dict[str, str]:
-    """The text of every page of the API by its file name."""
+    """The text of every page of the API by its file name: a page for each topic, and one for each class and function."""
     homes = {name: home.removeprefix("compfed.") for name, home in cf._HOME.items()}
     claimed = {home for topic in TOPICS.values() for home in topic.homes}
     lost = sorted(name for name, home in homes.items() if home.split(".")[0] not in claimed)
@@ -93,9 +96,39 @@ def pages() -> dict[str, str]:
         raise ValueError(
             f"public names without a page: {', '.join(lost)}; add their module to TOPICS in docs/_ext/api_pages.py"
         )
-    return {f"{key}.rst": page(topic, list(names_of(topic, homes))) for key, topic in TOPICS.items()} | {
-        "index.rst": index()
-    }
+    found, used = {"index.rst": index()}, uses()
+    for key, topic in TOPICS.items():
+        names = list(names_of(topic, homes))
+        apart = [name for name in names if has_page(get(name))]
+        found[f"{key}.rst"] = page(key, topic, names, apart)
+        found |= {f"{page_name(key, name)}.rst": own_page(topic, name, used) for name in apart}
+    return found
+
+
+def has_page(found: object) -> bool:
+    """Whether an object has a page of its own: every class and function but errors and warnings, which are short."""
+    return not (inspect.isclass(found) and issubclass(found, BaseException))
+
+
+def page_name(key: str, name: str) -> str:
+    """The name of the page of a class or a function."""
+    return f"{key}.{name.rpartition('.')[2]}"
+
+
+def uses() -> dict[str, list[str]]:
+    """The examples of the gallery and the pages whose code uses a name, as links, by the name."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "examples" / "gallery").glob("plot_*.py")):
+        text = path.read_text(encoding="utf-8")
+        for name in set(re.findall(r"\b[A-Za-z_]\w+", text)):
+            found.setdefault(name, []).append(f":doc:`/gallery/{path.stem}`")
+    for path in sorted((ROOT / "docs").glob("*/*.md")):
+        code = " ".join(
+            re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        )
+        for name in set(re.findall(r"\b[A-Za-z_]\w+", code)):
+            found.setdefault(name, []).append(f":doc:`/{path.relative_to(ROOT / 'docs').with_suffix('').as_posix()}`")
+    return found
 
 
 def index() -> str:
@@ -143,30 +176,53 @@ def get(name: str) -> object:
     return getattr(importlib.import_module(module), last)
 
 
-def page(topic: Topic, names: list[str]) -> str:
-    """A page: a table of all names, then each with its docstring."""
-    lines = [
-        *title(topic.title),
-        topic.opening,
-        "",
-        ".. autosummary::",
-        "   :nosignatures:",
-        "",
-        *(f"   ~{name}" for name in names),
-        "",
-    ]
+def page(key: str, topic: Topic, names: list[str], apart: list[str]) -> str:
+    """The page of a topic: a table of all names, then each error with its docstring."""
+    lines = [*title(topic.title), topic.opening, ""]
+    lines += [".. autosummary::", "   :nosignatures:", "", *(f"   ~{name}" for name in names), ""]
+    if apart:
+        lines += [".. toctree::", "   :hidden:", "", *(f"   {page_name(key, name)}" for name in apart), ""]
     for name in names:
-        found = get(name)
-        short = name.rpartition(".")[2]
-        if not inspect.isclass(found):
-            lines += [f".. autofunction:: {name}", ""]
-            continue
-        kind = "autoexception" if issubclass(found, BaseException) else "autoclass"
-        lines += [f".. {kind}:: {name}", ""]
-        if topic.members or short in BASES:
-            shown = [(member, role) for member, role in documented(found) if member not in topic.leave_out]
-            lines += [line for member, role in shown for line in (f"   .. auto{role}:: {name}.{member}", "")]
+        if name not in apart:
+            lines += [f".. autoexception:: {name}", ""]
     return "\n".join(lines)
+
+
+def own_page(topic: Topic, name: str, used: dict[str, list[str]]) -> str:
+    """The page of a class or a function: its docstring with parameters and example, its methods, and where it is used."""
+    found, last = get(name), name.rpartition(".")[2]
+    lines = [*title(last), f".. currentmodule:: {name.rpartition('.')[0]}", ""]
+    if not inspect.isclass(found):
+        lines += [f".. autofunction:: {name}", ""]
+    else:
+        lines += [f".. autoclass:: {name}{short_signature(found)}", "", *methods(topic, name, found)]
+    if places := used.get(last):
+        lines += [".. rubric:: Used in", "", *(f"- {place}" for place in places), ""]
+    return "\n".join(lines)
+
+
+def methods(topic: Topic, name: str, found: type) -> list[str]:
+    """The methods of a class, or where they are."""
+    last = found.__name__
+    if topic.members or last in BASES:
+        shown = [(member, role) for member, role in documented(found) if member not in topic.leave_out]
+        return [line for member, role in shown for line in (f"   .. auto{role}:: {name}.{member}", "")]
+    if last.startswith("Federated"):
+        base = ":class:`compfed.estimators.base.FederatedModel`"
+        return [f"Methods are those of {base}: ``fit``, ``predict``, ``evaluate`` and more.", ""]
+    return []
+
+
+def short_signature(cls: type) -> str:
+    """The first parameters of a class with many: all of them are listed below. Empty for a class with few."""
+    try:
+        parameters = list(inspect.signature(cls).parameters.values())
+    except (TypeError, ValueError):
+        return ""
+    if len(parameters) <= MOST_PARAMETERS:
+        return ""
+    first = [str(p.replace(annotation=inspect.Parameter.empty)) for p in parameters[:2] if p.kind is not p.KEYWORD_ONLY]
+    return f"({', '.join([*first, '...'])})"
 
 
 def documented(cls: type) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from formulas import as_latex
 from sphinx.application import Sphinx
 
 SECTIONS = {
@@ -36,7 +37,7 @@ def process(app: Sphinx, what: str, name: str, obj: object, options: object, lin
     """Rewrite the lines of one docstring in place."""
     if what in ("property", "attribute", "data") and lines:
         lines[0] = lines[0].replace(": ", "; ")  # napoleon would take the words before a colon for a type
-    lines[:] = rewritten(lines)
+    lines[:] = with_formulas(rewritten(lines))
 
 
 def rewritten(lines: list[str]) -> list[str]:
@@ -59,6 +60,29 @@ def rewritten(lines: list[str]) -> list[str]:
         entry = section in LISTED and indent == 0
         rule = set(line.strip()) <= {"-"}
         out.append(line if in_formula or doctest or rule or entry else escaped(line))
+    return out
+
+
+def with_formulas(lines: list[str]) -> list[str]:
+    """The lines with literal blocks that are formulas as mathematics."""
+    out, k = list[str](), 0
+    while k < len(lines):
+        line = lines[k]
+        out.append(line)
+        k += 1
+        if not line.rstrip().endswith("::") or line.lstrip().startswith(".."):
+            continue
+        indent = len(line) - len(line.lstrip())
+        end = k
+        while end < len(lines) and (not lines[end].strip() or len(lines[end]) - len(lines[end].lstrip()) > indent):
+            end += 1
+        latex = as_latex(lines[k:end])
+        if latex is not None:
+            before = line.rstrip().removesuffix("::")
+            out[-1:] = [f"{before}:", ""] if before.strip() else []
+            margin = " " * indent
+            out += [f"{margin}.. math::", "", *(f"{margin}   {row}" for row in latex.split("\n")), ""]
+            k = end
     return out
 
 

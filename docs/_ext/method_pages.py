@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from formulas import NotAFormula, as_latex, as_legend, has_words, latex
 
 import compfed as cf
 from compfed._utils.text import markdown_table
@@ -98,7 +99,7 @@ def page(entry: Entry, has_figure: bool) -> str:
     cls = entry.method
     text = Described(inspect.getmodule(cls).__doc__ or "")  # pyright: ignore[reportOptionalMemberAccess]  # a class has one
     parts = [
-        f"# {entry.name}", first_line(cls), facts(entry), "## The method", text.body,
+        f"# {entry.name}", first_line(cls), facts(entry), "## The method", with_formulas(text.body),
         "## What travels", travels(cls), "## What a round costs", costs(entry),
         *(["## Convergence", figure(cls)] if has_figure else []),
         "## What is proved, observed and ours", evidence(entry, text),
@@ -118,7 +119,7 @@ def solver_page(name: str) -> str:
     text = Described(own.group() if own else document)
     rows = [["a site sends per message", row[2]], ["citation", row[3]], ["file", f"`solvers/{row[1]}`"]]
     parts = [
-        f"# {name}", first_line(cls), markdown_table(["", ""], rows), "## The method", text.body,
+        f"# {name}", first_line(cls), markdown_table(["", ""], rows), "## The method", with_formulas(text.body),
         "## What is proved, observed and ours", labelled(text),
         "## When to use it", "[](../../explanation/few-rounds.md) compares rounds and bytes, and says what `auto` takes.",
         "## Source", source(cls),
@@ -140,6 +141,51 @@ class Described:
         self.labelled = {
             label: " ".join(text.split()) for label, text in zip(labelled[::2], labelled[1::2], strict=True)
         }
+
+
+def with_formulas(body: str) -> str:
+    """The body with indented blocks of formulas as mathematics, and lists of symbols as lists."""
+    made = []
+    for part in re.split(r"\n[ ]*\n", body):
+        lines = part.strip("\n").split("\n")
+        indented = all(line.startswith("    ") for line in lines)
+        if indented and (formula := as_latex(lines)) is not None:
+            made.append(f"$$\n{formula}\n$$")
+        elif indented and (legend := as_legend(lines)) is not None:
+            made.append("\n".join(f"- ${symbol}$: {_in_code(meaning)}" for symbol, meaning in legend))
+        else:
+            made.append(part if indented else _with_symbols(part))
+    return "\n\n".join(made)
+
+
+SYMBOL = re.compile(
+    r"(?<![\w`{$(])[xyz]hat(?:_(?:[a-z]|tau))?(?![\w(])|(?<![\w`{$(])eta~(?: = eta eta_g tau)?(?![\w(]| g)"
+)
+PROBLEMS = {
+    "min_x sum_i p_i f_i(x) + g(x)": r"$\min_x \sum_i p_i f_i(x) + g(x)$",
+    "min_x sum_i p_i f_i(x)": r"$\min_x \sum_i p_i f_i(x)$",
+}
+
+
+def _in_code(meaning: str) -> str:
+    """A meaning with its formulas as mathematics, or as code: their underscores are no emphasis."""
+    return "".join(map(_clause, re.split(r"([;,] )(?![^({]*[)}])", meaning)))
+
+
+def _clause(clause: str) -> str:
+    if not re.search(r"[_~{}]", clause):
+        return clause
+    try:
+        return f"`{clause}`" if has_words(clause) else f"${latex(clause)}$"
+    except NotAFormula:
+        return f"`{clause}`"
+
+
+def _with_symbols(prose: str) -> str:
+    """Prose with symbols such as zhat_t as mathematics."""
+    for problem, shown in PROBLEMS.items():
+        prose = prose.replace(problem, shown)
+    return SYMBOL.sub(lambda found: f"${latex(found[0])}$", prose)
 
 
 def first_line(cls: type) -> str:

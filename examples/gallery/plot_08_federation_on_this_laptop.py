@@ -87,19 +87,19 @@ number = np.array([m["number"] for m in replies])
 up = np.array([m["bytes_up"] / 1e3 for m in replies])
 down = np.array([m["bytes_down"] / 1e3 for m in replies])
 
-figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+figure, ax = plt.subplots(figsize=(7.6, 5.2), layout="constrained")
 for kind, (colour, text) in kinds.items():
     some = np.array(first) == kind
     label = f"from it: {text}"
     ax.plot(number[some], up[some], "o", color=colour, label=label)
 ax.plot(number, down, "_", color="black", label="to it")
 ax.set_yscale("log")
-ax.set_xticks(number)
+ax.set_xticks(number[::2])
 ax.set_xlabel("message")
 ax.set_ylabel("kB, clinic-0 (log scale)")
 ax.grid(alpha=0.25)
 ax.spines[["top", "right"]].set_visible(False)
-figure.legend(loc="outside lower center", ncols=2, frameon=False)
+figure.legend(loc="outside lower center", ncols=1, frameon=False)
 plt.show()
 folder.cleanup()
 

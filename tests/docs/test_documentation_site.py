@@ -174,6 +174,22 @@ def test_the_table_of_methods_is_not_pasted_anywhere():
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+# tables that are wider than the place they have
+WIDER = """() => Array.from(document.querySelectorAll(".bd-article table"))
+  .filter((table) => table.scrollWidth > table.parentElement.clientWidth + 1).map((table) => table.innerText.slice(0, 40))"""
+
+
+def test_the_pages_of_the_api_are_short(built):
+    """Every class has a page of its own, with where it is used; the page of a topic only lists them."""
+    api = built / "reference" / "api"
+    topic = (api / "estimators.html").read_text(encoding="utf-8")
+    assert "FederatedLasso" in topic
+    assert 'class="sig sig-object py"' not in topic
+    own = (api / "estimators.FederatedLasso.html").read_text(encoding="utf-8")
+    assert "<math" in own
+    assert "Used in" in own
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 def test_in_a_browser_from_the_disk(built):
     """Search works without a server, pages log no error and fetch nothing, and none is wider than a phone."""
@@ -188,6 +204,13 @@ def test_in_a_browser_from_the_disk(built):
         page.goto(f"file://{built}/search.html?q=gradient+mapping")
         page.wait_for_selector("ul.search li", timeout=20_000)
         assert "Certificates" in page.inner_text("ul.search")
+        for words, title in (
+            ("confidence+interval", "Validation without pooling"),
+            ("docker", "For an IT administrator"),
+        ):
+            page.goto(f"file://{built}/search.html?q={words}")
+            page.wait_for_selector("ul.search li", timeout=20_000)
+            assert title in page.inner_text("ul.search")
         for name in (
             "index",
             "explanation/few-rounds",
@@ -197,6 +220,16 @@ def test_in_a_browser_from_the_disk(built):
         ):
             page.goto(f"file://{built}/{name}.html")
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+            assert page.evaluate(WIDER) == [], name
+        page.set_viewport_size({"width": 1280, "height": 900})
+        for name in ("explanation/few-rounds", "reference/methods/index", "howto/performance", "reference/glossary"):
+            page.goto(f"file://{built}/{name}.html")
+            assert page.evaluate(WIDER) == [], name
+        page.goto(f"file://{built}/reference/api/estimators.FederatedLassoCV.html")
+        assert page.locator("math").count() >= 1
+        assert page.evaluate("document.documentElement.scrollHeight") < 8_000
+        page.locator(".copy-button").first.click()
+        assert page.locator(".copy-button").first.inner_text() == "Copied"
         browser.close()
     assert errors == []
 

@@ -51,6 +51,22 @@ def line(name: str = "") -> str:
 # --- federation.toml ---
 
 
+@pytest.mark.parametrize(("written", "read"), [("true", True), ("false", False), ("5", 5)])
+def test_an_evaluation_may_name_its_folds(written, read, tmp_path):
+    path = new_federation(tmp_path / "f", SITES)
+    path.write_text(path.read_text().replace("evaluate = true", f"evaluate = {written}", 1))
+    found = FederationSettings.read(path).evaluate
+    assert (found, type(found)) == (read, type(read))
+
+
+@pytest.mark.parametrize("written", ["-3", '"cv"', "2.5"])
+def test_folds_that_are_none_are_refused(written, tmp_path):
+    path = new_federation(tmp_path / "f", SITES)
+    path.write_text(path.read_text().replace("evaluate = true", f"evaluate = {written}", 1))
+    with pytest.raises(cf.InputError, match="evaluate"):
+        FederationSettings.read(path)
+
+
 def test_a_new_federation_can_be_read_and_is_not_written_over(tmp_path):
     path = new_federation(tmp_path / "f", SITES, "fed.example.org:8443")
     settings = FederationSettings.read(tmp_path / "f")

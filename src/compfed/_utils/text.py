@@ -9,12 +9,14 @@ import itertools
 import logging
 import platform
 import re
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, TextIO
 
 from compfed import __version__
@@ -145,6 +147,20 @@ def versions() -> dict[str, str]:
     """The versions of compfed, Python and the packages that compute."""
     found = {name: version(name) for name in ("jax", "jaxlib", "numpy")}
     return {"compfed": __version__} | found | {"python": platform.python_version()}
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of a clone that compfed runs from, with "-dirty" where files differ from it; None of an installed package."""
+    clone = Path(__file__).parents[3]
+    if not (clone / ".git").exists():
+        return None
+    command = ["git", "-C", str(clone), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found or None
 
 
 # --- progress: lines of the logger `compfed` where somebody listens; otherwise on the error stream, a bar on a terminal ---

@@ -1,6 +1,6 @@
 """`make federation`: a SuperLink and four sites as processes on this machine, TLS and node keys, and the model compared.
 
-Four clinics share the breast cancer table of scikit-learn: a cross-validated sparse logistic regression.
+Four clinics with simulated patients: a cross-validated sparse logistic regression of who comes back within 30 days.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from compfed._utils.files import write_private, write_text
 from compfed._utils.text import text_table
-from compfed.data import Sites, bundled
+from compfed.data import Sites, from_arrays
 from compfed.errors import EdgeOfGridWarning, InputError
 from compfed.estimators import FederatedLogisticRegression
 from compfed.federation import InProcess
@@ -46,15 +46,23 @@ class Loopback:
         *,
         secure_sum: bool | None = None,
         disclosure: str = "",
+        label: str = "label",
+        classes: Sequence[str] = (),
     ):
-        """Make the folders. Sums are masked with three sites or more; `disclosure` is TOML below [disclosure] of all sites."""
+        """Make the folders. Sums are masked with three sites or more; `disclosure` is TOML below [disclosure] of all sites.
+
+        `classes` are words for the labels 0, 1, ...
+        """
         self.home, self.names, self.environment = home.absolute(), tuple(names), dict(os.environ)
         shutil.rmtree(self.home, ignore_errors=True)
         new_federation(self.home, self.names, f"127.0.0.1:{free_port()}")
         keys.make_keys(self.home / "keys", "127.0.0.1")
         columns = sites.columns or tuple(f"a{j}" for j in range(sites.features[0].shape[1]))
         for name, A, y in zip(self.names, sites.features, sites.labels, strict=True):
-            write_table(make_site(self.settings, name, secure_sum, disclosure) / "rows.csv", A, y, columns)
+            folder = make_site(self.settings, name, secure_sum, disclosure)
+            write_table(folder / "rows.csv", A, np.asarray(classes)[y.astype(int)] if classes else y, columns, label)
+            toml = (folder / "site.toml").read_text()
+            write_private(folder / "site.toml", toml.replace('label = "label"', f'label = "{label}"').encode())
         share_roster(self.settings)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -151,12 +159,13 @@ def end_process(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None
             return
 
 
-def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]) -> None:
+def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str], label: str = "label") -> None:
     """Write the table of a site as CSV, every number with all its digits."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*columns, "label"])
-        writer.writerows(np.column_stack([A, y]).astype(float).tolist())
+        writer.writerow([*columns, label])
+        values = y.tolist() if y.dtype.kind == "U" else y.astype(float).tolist()
+        writer.writerows([*row, value] for row, value in zip(A.astype(float).tolist(), values, strict=True))
 
 
 def free_port() -> int:
@@ -177,12 +186,43 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 
     raise InputError(f"the SuperLink did not open port {port}; its log says why.")
 
 
+LABEL, CLASSES = "within_30_days", ("home", "readmitted")
+EFFECTS = {  # mean, standard deviation, and log-odds per standard deviation; of a share between 0 and 1: its mean alone
+    "age": (66.0, 13.0, 0.45), "creatinine": (95.0, 30.0, 0.4), "haemoglobin": (13.0, 1.8, -0.35), "crp": (22.0, 15.0, 0.0),
+    "heart_rate": (84.0, 15.0, 0.3), "systolic_pressure": (128.0, 19.0, -0.15), "days_in_hospital": (6.0, 3.0, 0.5),
+    "bmi": (27.0, 4.5, 0.0), "sodium": (139.0, 4.0, 0.0), "potassium": (4.2, 0.5, 0.0), "smoker": (0.25, 0.0, 0.0),
+    "diabetes": (0.3, 0.0, 0.3), "lives_alone": (0.35, 0.0, 0.25), "weekend_admission": (0.28, 0.0, 0.0),
+}  # fmt: skip
+
+
+def patients(sizes: Sequence[int] = (4200, 3100, 2600, 2100), seed: int = 0) -> Sites:
+    """Simulated patients of four clinics that differ in age and in how sick their patients are; two thirds do not come back."""
+    rng, A, y = np.random.default_rng(seed), [], []
+    for i, n in enumerate(sizes):
+        columns, log_odds = [], np.full(n, -1.2 + 0.2 * i)
+        for name, (mean, sd, effect) in EFFECTS.items():
+            z = rng.standard_normal(n) + (0.3 * (i - 1.5) if name in ("age", "creatinine") else 0.0)
+            yes = (rng.random(n) < mean).astype(float)
+            columns.append(np.round(mean + sd * z, 1) if sd else yes)
+            log_odds += effect * (z if sd else yes)
+        A.append(np.column_stack(columns))
+        y.append((rng.random(n) < 1 / (1 + np.exp(-log_odds))).astype(float))
+    return from_arrays(A, y, columns=tuple(EFFECTS))
+
+
 def demo(home: Path) -> bool:
     """Fit over processes, compare with the simulation and the pooled solution; return whether the models are the same."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # these end the processes that were started, too
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    table, began = bundled.breast_cancer(), time.monotonic()
-    with Loopback(home, table.federation()) as federation:
+    table, began = patients(), time.monotonic()
+    X, y = np.concatenate(table.features), np.asarray(CLASSES)[np.concatenate(table.labels).astype(int)]
+    clinic = np.repeat(np.arange(len(table)), table.sizes)
+    with Loopback(home, table, label=LABEL, classes=CLASSES) as federation:
+        text = federation.settings.path.read_text()
+        text = text.replace("evaluate = true ", "evaluate = 5    ", 1).replace(
+            "# standardize = true", "standardize = true  "
+        )
+        write_private(federation.settings.path, text.encode())
         sites = f"{len(NAMES)} sites on 127.0.0.1"
         print(f"A SuperLink and {sites}, TLS, a key per site, a folder each under {home}", flush=True)
         federation.start()
@@ -193,8 +233,8 @@ def demo(home: Path) -> bool:
         here = federation.settings.new_estimator().fit_federation(rehearsal(federation))
         # without a policy the grid grows
         alike: Any = federation.settings.new_estimator().set_params(alphas=model.alphas_)
-        simulated = alike.fit(table.X, table.y, sites=table.sites)
-    pooled = FederatedLogisticRegression(alpha=float(model.alpha_), tol=1e-10).fit(table.X, table.y, sites=None)
+        simulated = alike.fit(X, y, sites=clinic)
+    pooled = FederatedLogisticRegression(alpha=float(model.alpha_), standardize=True, tol=1e-10).fit(X, y, sites=None)
     rows = []
     for name, fitted, took in (
         ("network (Flower)", model, f"{seconds:.0f}"),
@@ -204,12 +244,17 @@ def demo(home: Path) -> bool:
     ):
         cost, apart = fitted.communication_, np.abs(np.ravel(fitted.coef_) - np.ravel(model.coef_)).max()
         sent = ["-", "-"] if fitted is pooled else [f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}"]
-        rows.append([name, *sent, took, "-" if fitted is model else f"{apart:.1e}"])
-    print("\n" + text_table(["", "messages", "kB up per site", "seconds", "largest difference of a coefficient"], rows))
+        alpha = getattr(fitted, "alpha_", model.alpha_)
+        rows.append([name, *sent, took, f"{alpha:.4g}", "-" if fitted is model else f"{apart:.1e}"])
+    header = ["", "messages", "kB up per site", "seconds", "alpha", "largest difference of a coefficient"]
+    print("\n" + text_table(header, rows))
     print(
         "Only the first run sent anything. The others were in this process, and count what their messages would carry;"
     )
-    print("the simulation adds numbers of 64 bits, a network exact ones of 128.")
+    print(
+        "the simulation adds numbers of 64 bits, a network exact ones of 128. Its folds are assigned without the sites' secrets,"
+    )
+    print("so that it may choose another alpha, and with it other coefficients.")
     same = np.array_equal(model.coef_, here.coef_) and np.array_equal(model.intercept_, here.intercept_)
     used = f"{np.count_nonzero(model.coef_)} of {model.coef_.size} coefficients"
     print(f"\nalpha = {model.alpha_:.4g}, {used} are not zero.")

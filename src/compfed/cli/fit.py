@@ -409,11 +409,13 @@ def _dates(text: str | None) -> dict[str, str] | None:
 
 
 def _table(sites: Sites) -> JsonObject:
-    """What was made of the tables, in the words of the command line."""
+    """What was made of the tables, in the words of the command line, and Table 1."""
     from compfed.data.summary import summary_of
+    from compfed.federation.tables import table_one_record
 
     found = summary_of(sites)
-    return found | {"notes": [option_text(note) for note in found["notes"]]}
+    notes = [option_text(note) for note in found["notes"]]
+    return found | {"notes": notes, "table_one": table_one_record(sites)}
 
 
 def _table_text(table: JsonObject) -> str:

@@ -18,8 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ import numpy as np
 
 from compfed._utils.files import make_folder, owner_only, write_private
 from compfed._utils.plain import JsonObject
-from compfed._utils.text import join_names, printable
+from compfed._utils.text import commit, join_names, printable
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.evaluation import Evaluation
@@ -36,7 +39,7 @@ from compfed.estimators.export import comparisons_of, evaluation_of, ratios_of, 
 from compfed.estimators.model_file import NAME as MODEL
 from compfed.estimators.model_file import save_model
 from compfed.report.page import write_run_report
-from compfed.report.run_result import ARRAYS, write_result
+from compfed.report.run_result import ARRAYS, read_result, write_result
 from compfed.report.run_result import NAME as RESULT
 
 FILES = (
@@ -84,7 +87,7 @@ def write_fit(
     with owner_only():
         with contextlib.suppress(AttributeError):  # of a model that was read from a file
             model.trace_.save(folder / "trace.npz")
-        write_result(folder, result_of(model, label=label, table=table))
+        write_result(folder, result_of(model, label=label, table=table) | {"run": run_record(config)})
 
 
 def write_evaluation(
@@ -99,8 +102,28 @@ def write_evaluation(
         write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), default=str).encode())
     with owner_only():
         if evaluation is not None:
-            write_result(folder, result_of(model, evaluation, label, table))
+            run = {"run": read_result(folder).get("run")}  # of `write_fit`
+            write_result(folder, result_of(model, evaluation, label, table) | run)
         write_run_report(folder)
+
+
+def run_record(config: Mapping[str, Any]) -> JsonObject:
+    """How a run can be repeated: the command, the files that it read with their hashes, and the commit of compfed."""
+    program = Path(sys.argv[0]).name
+    command = shlex.join(["compfed", *sys.argv[1:]]) if program in ("compfed", "compfed.exe", "__main__.py") else None
+    named = [Path(name) for name in config.get("files", ())]
+    files = [each for path in named for each in (sorted(path.iterdir()) if path.is_dir() else [path]) if each.is_file()]
+    found = {"command": command, "files": [_file_record(path) for path in files], "commit": commit()}
+    return {name: value for name, value in found.items() if value}
+
+
+def _file_record(path: Path) -> JsonObject:
+    with path.open("rb") as file:
+        return {
+            "name": str(path),
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
 
 
 def check_run_folder(folder: Path) -> None:

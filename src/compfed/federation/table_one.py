@@ -92,7 +92,7 @@ class TableOne:
         return f"{title}\n\n{text_table(head, rows, numbers=True)}{notes}"
 
     def _repr_html_(self) -> str:
-        cells = self._cells()
+        cells = self.cells()
         header, *rows = ([html.escape(cell) for cell in row] for row in cells)
         head = "".join(f"<th>{cell}</th>" for cell in header)
         body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
@@ -107,7 +107,7 @@ class TableOne:
             raise InputError(
                 "to_dataframe needs pandas: in a clone of compfed, run pip install '.[pandas]', or use to_dict()."
             ) from None
-        header, *rows = self._cells()
+        header, *rows = self.cells()
         return pd.DataFrame(rows, columns=["column", "", *header[2:]]).set_index(["column", ""])
 
     def to_dict(self) -> JsonObject:
@@ -116,7 +116,8 @@ class TableOne:
         rest = {"differences": dict(self.differences), "labels": list(self.labels), "notes": list(self.notes)}
         return {"overall": _as_dict(self.overall), "sites": sites, **rest}
 
-    def _cells(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
+        """The table as rows of text, the header first."""
         sites = self.names if self.sites else ()
         rows = [[line.column, line.shown, *line.cells, line.difference] for line in self.lines(1 + len(sites))]
         return [["column", "", "overall", *sites, "SMD"], *rows]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.plain import JsonObject
 from compfed._utils.text import join_names
 from compfed._utils.validation import is_number
 from compfed.data import LazySites, Sites
@@ -78,6 +79,18 @@ def describe(federation: Federation | Sites, *, quantiles: Sequence[float] = (0.
     sites = tuple(each) if alone else (overall,) if n == 1 else None
     differences = largest_differences(each) if alone else {}
     return TableOne(federation.names, overall, sites, differences, label_columns(enrolments[0]), tuple(notes), cost)
+
+
+MOST_COLUMNS = 100  # of a table whose Table 1 a report shows
+
+
+def table_one_record(sites: Sites) -> JsonObject | None:
+    """Table 1 of rows in this process as a report shows it; None of a table with more columns than a reader looks at."""
+    raw = sites.raw
+    if (sites.width if raw is None else len(raw[0].columns)) > MOST_COLUMNS:
+        return None
+    header, *rows = describe(sites).cells()
+    return {"header": header, "rows": rows, "notes": []}
 
 
 def describe_tables(tables: Sequence[RawTable], label: str | None = None) -> TableOne:

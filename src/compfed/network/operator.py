@@ -126,7 +126,7 @@ def run(settings: FederationSettings, folder: Path) -> tuple[FederatedModel, Eva
                     log.lines.append(f"  ! {note}")
                 model = settings.new_estimator().fit_federation(federation)
                 save_model(model, folder)  # an evaluation may be refused
-                evaluation = _evaluate(model, federation) if settings.evaluate else None
+                evaluation = _evaluate(model, federation, settings.evaluate) if settings.evaluate else None
             write_run(model, folder, config, evaluation)
         except OSError as problem:
             with contextlib.suppress(OSError):  # the disk may be full
@@ -144,10 +144,13 @@ def run(settings: FederationSettings, folder: Path) -> tuple[FederatedModel, Eva
         return model, evaluation
 
 
-def _evaluate(model: FederatedModel, federation: RemoteFederation) -> Evaluation | None:
-    """The evaluation of a model on the rows it was fitted to; None, and a line for the operator, where a site refuses it."""
+def _evaluate(model: FederatedModel, federation: RemoteFederation, folds: bool | int) -> Evaluation | None:
+    """The evaluation of a model, by models without their fold or, with True, on the rows it was fitted to.
+
+    None, and a line for the operator, where a site refuses it.
+    """
     try:
-        return model.evaluate(federation)
+        return model.evaluate(federation, cv=None if folds is True else folds)
     except NoReply:
         raise
     except InputError as problem:

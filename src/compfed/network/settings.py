@@ -150,8 +150,9 @@ class FederationSettings:
         The parameters of the estimator.
     retry : RetryPolicy, optional
         How long to wait for replies and how often to resend.
-    evaluate : bool, default=False
-        Whether a run also measures how well its model predicts the rows that it was fitted to.
+    evaluate : bool or int, default=False
+        Whether a run also measures how well its model predicts the rows that it was fitted to. A number K: by K fits without
+        a fold each, so that every row is scored by a model that has not seen it.
 
     Examples
     --------
@@ -169,7 +170,7 @@ class FederationSettings:
     keys: Path
     parameters: dict[str, object] = field(default_factory=dict)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    evaluate: bool = False
+    evaluate: bool | int = False
 
     @classmethod
     def read(cls, path: str | Path, check_estimator: bool = True) -> FederationSettings:
@@ -189,7 +190,7 @@ class FederationSettings:
         settings = cls(
             path.absolute(), check_text(given.get("estimator"), f"{path}: estimator"), _sites(path, given.get("site", [])),
             str(network["superlink"]), parse_address(listen, f"{path}: listen"), path.parent.absolute() / folder, parameters,
-            read_numbers(RetryPolicy, retry, path), check_bool(given.get("evaluate", False), f"{path}: evaluate"),
+            read_numbers(RetryPolicy, retry, path), _check_evaluate(given.get("evaluate", False), f"{path}: evaluate"),
         )  # fmt: skip
         if check_estimator:
             settings.new_estimator()
@@ -290,6 +291,11 @@ def _sites(path: Path, given: object) -> dict[str, str]:
 
 
 # --- new federations ---
+
+
+def _check_evaluate(value: object, where: str) -> bool | int:
+    """True, false, or a number of folds."""
+    return check_int(value, where, 2) if isinstance(value, int) and value > 1 else check_bool(value, where)
 
 
 def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0.0.1:8443") -> Path:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from compfed._utils.text import shorten
 from compfed.errors import InputError
+from compfed.report.draw import draw_plot
 from compfed.report.figures import plot_convergence
+from compfed.report.plots import Plot, Series
 from compfed.report.showing import shown
 from compfed.report.style import (
     BLACK,
@@ -23,7 +25,6 @@ from compfed.report.style import (
     PALE,
     blank,
     figure_and_axes,
-    line_style,
     plain,
     styled,
 )  # fmt: skip
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 # --- a regularisation path ---
 
 NAMED = 10  # coefficients with a colour and a name, the largest on the path; all others are grey
+ALPHA_AXIS = "alpha (largest to the left)"
 COUNTS = 7  # places along the path where the number of non-zero coefficients is written
 
 
@@ -84,19 +86,20 @@ def plot_path(
     alphas, coefs = (found.alphas_, found.coef_path_) if cross_validated else (found.alphas, found.coefs)
     names = getattr(found, "feature_names_in_", None) if names is None else names
     W, labels = _flat(coefs, names, getattr(found, "classes_", None))
-    order = _falling(alphas)
+    marks = path_marks(found) if cross_validated else []
+    upper = path_plot(np.asarray(alphas), W, labels, marks)
     two = cross_validated and ax is None
     with styled():
         figure = blank(6.4, 5.6 if two else 3.6) if ax is None else figure_and_axes(ax, 0, 0)[0]
         axes = figure.subplots(2 if two else 1, 1, sharex=True, squeeze=False)[:, 0] if ax is None else np.array([ax])
-        _coefficients(axes[0], alphas[order], W[order], labels)
-        if cross_validated:
-            if two:
-                _held_out_loss(axes[1], alphas[order], found.cv_loss_[order])
-            marks = _mark_alphas(axes, found)
-            if two:
-                figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8)
-        axes[-1].set_xlabel("alpha (largest to the left)")
+        # The marks have a legend of their own below two panels; in one panel they stand with the coefficients.
+        draw_plot(upper if not two else _without_legend(upper, marks), axes[0])
+        if two:
+            axes[0].set_xlabel("")
+            draw_plot(cv_plot(found), axes[1], legend=False)
+            handles = dict(zip(*reversed(axes[1].get_legend_handles_labels()), strict=True))
+            shown = [mark.label for mark in marks]
+            figure.legend([handles[name] for name in shown], shown, loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
@@ -134,15 +137,105 @@ def plot_cv(model: CrossValidated, *, ax: Axes | None = None) -> Figure:
     found: Any = model
     if not hasattr(found, "cv_loss_"):
         raise InputError(f"plot_cv takes a fitted ...CV estimator; got {type(found).__name__}, which has no cv_loss_.")
-    order = _falling(found.alphas_)
     with styled():
         figure, ax = figure_and_axes(ax, 6.4, 3.2)
-        _log_alphas(ax, found.alphas_[order])
-        _held_out_loss(ax, found.alphas_[order], found.cv_loss_[order])
-        marks = _mark_alphas([ax], found)
-        ax.legend(handles=marks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-        ax.set_xlabel("alpha (largest to the left)")
+        draw_plot(cv_plot(found), ax)
     return figure
+
+
+# --- their descriptions ---
+
+
+class Mark(NamedTuple):
+    """An alpha with a name, and whether it is the one that was taken."""
+
+    name: str
+    alpha: float
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}: alpha = {self.alpha:.3g}"
+
+
+def path_marks(model: Any) -> list[Mark]:
+    """The alphas that the two rules choose, and the one that was taken where it is neither."""
+    found = [Mark("best", float(model.alpha_best_)), Mark("one standard error", float(model.alpha_one_standard_error_))]
+    found = [mark for mark in found if np.isfinite(mark.alpha) and mark.alpha > 0]
+    taken = getattr(model, "alpha_", None)
+    if taken is None or not taken > 0:
+        return found
+    same = [k for k, mark in enumerate(found) if np.isclose(mark.alpha, taken, rtol=1e-9, atol=0)]
+    if not same:
+        return [*found, Mark("chosen", float(taken))]
+    return [Mark(f"{mark.name}, chosen", mark.alpha) if k == same[0] else mark for k, mark in enumerate(found)]
+
+
+def _rulers(marks: Sequence[Mark], low: float, high: float) -> list[Series]:
+    """A line from below to above for every mark."""
+    return [
+        Series(
+            mark.label, {"x": [mark.alpha] * 2, "y": [low, high]}, "ruler", k, GREY if k % 2 else BLACK, legend=mark.label
+        )
+        for k, mark in enumerate(marks)
+    ]  # fmt: skip
+
+
+def _without_legend(plot: Plot, marks: Sequence[Mark]) -> Plot:
+    """The plot without the names of its marks."""
+    names = {mark.label for mark in marks}
+    return replace(plot, series=[replace(s, legend=None) if s.legend in names else s for s in plot.series])
+
+
+def path_plot(
+    alphas: np.ndarray,
+    coefs: np.ndarray,
+    names: Sequence[str],
+    marks: Sequence[Mark] = (),
+    label: str = "coefficient",
+    most: int | None = None,
+) -> Plot:
+    """Coefficients (alphas, features) against alpha: the largest with a colour and a name, in the order of their right ends."""
+    order = _falling(alphas)
+    alphas, W = alphas[order], coefs[order]
+    size = np.abs(W).max(axis=0)
+    largest = [int(j) for j in np.argsort(-size, kind="stable") if size[j] > 0]
+    chosen = sorted(largest[:NAMED], key=lambda j: -W[-1, j])
+    others = largest[NAMED:most] if most is not None else [j for j in range(W.shape[1]) if j not in set(chosen)]
+    series = [Series("zero", {"x": [alphas[0], alphas[-1]], "y": [0.0, 0.0]}, "axis", colour=PALE)]
+    for j in others:
+        series.append(Series(shorten(names[j], 60), {"x": alphas, "y": W[:, j]}, colour=PALE, width=1))
+    for k, j in enumerate(chosen):
+        name = shorten(names[j], 30)
+        series.append(Series(name, {"x": alphas, "y": W[:, j]}, "line", k, legend=name))
+    series += _rulers(marks, float(W.min()), float(W.max()))
+    places = np.unique(np.linspace(0, len(alphas) - 1, COUNTS).round().astype(int))
+    return Plot(
+        "path", series, [("x", ALPHA_AXIS)], label,
+        "The coefficients as the penalty weakens, from left to right. A variable enters where its line leaves zero.", x_log=True,
+        flip_x=True, tooltips=[("alpha", "@x{%.3g}"), ("coefficient", "@y{%.4g}")], height=380, size=(6.4, 3.6), legend="right",
+        above=[(float(alphas[k]), str(np.count_nonzero(W[k]))) for k in places], above_label="coefficients that are not zero",
+    )  # fmt: skip
+
+
+def cv_plot(model: Any) -> Plot:
+    """The held-out loss against alpha: the mean over the splits, a band of one standard error on each side, and the marks."""
+    order = _falling(model.alphas_)
+    order = order[np.isfinite(model.cv_loss_[order]).all(axis=1)]  # of leave-one-out it may not be known
+    alphas, loss = model.alphas_[order], model.cv_loss_[order]
+    mean, label, series = loss.mean(axis=1), "held-out loss", list[Series]()
+    low = high = mean
+    if loss.shape[1] > 1:
+        error = loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1])
+        low, high = mean - error, mean + error
+        label += " (mean ± standard error)"
+        series.append(Series("standard error", {"x": alphas, "low": low, "high": high}, "band", colour=BLUE))
+    series.append(Series("held-out loss", {"x": alphas, "y": mean, "low": low, "high": high}, "dots", colour=BLUE))
+    series += _rulers(path_marks(model), float(low.min()), float(high.max()))
+    return Plot(
+        "cv", series, [("x", ALPHA_AXIS)], label, "Mean loss on rows held out, with a band of one standard error.",
+        x_log=True, flip_x=True, tooltips=[("alpha", "@x{%.3g}"), ("loss", "@y{%.4g}"), ("band", "@low{%.4g} to @high{%.4g}")],
+        height=300, size=(6.4, 3.2), legend="above",
+    )  # fmt: skip
 
 
 def _falling(alphas: np.ndarray) -> np.ndarray:
@@ -166,65 +259,6 @@ def _flat(
         outputs = range(W.shape[1] // width) if classes is None else classes
         labels = [f"{output}: {label}" for output in outputs for label in labels]
     return W, labels
-
-
-def _coefficients(ax: Axes, alphas: np.ndarray, coefs: np.ndarray, names: Sequence[str]) -> None:
-    """One line per coefficient; the largest ones have a colour and a name, in the order of their right ends."""
-    size = np.abs(coefs).max(axis=0)
-    chosen = [j for j in np.argsort(-size, kind="stable")[:NAMED] if size[j] > 0]
-    ax.axhline(0.0, color="#BBBBBB", linewidth=0.8)
-    ax.plot(alphas, np.delete(coefs, chosen, axis=1), color=PALE, linewidth=0.7)
-    for k, j in enumerate(sorted(chosen, key=lambda j: -coefs[-1, j])):
-        ax.plot(alphas, coefs[:, j], linewidth=1.3, label=plain(shorten(str(names[j]), 22)), **line_style(k))
-    if chosen:
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _log_alphas(ax, alphas)
-    ax.set_ylabel("coefficient")
-    ax.margins(y=0.06)
-    _count_above(ax, alphas, np.count_nonzero(coefs, axis=1))
-
-
-def _log_alphas(ax: Axes, alphas: np.ndarray) -> None:
-    """A log axis of falling alphas."""
-    ax.set_xscale("log")
-    ax.set_xlim(alphas[0] * 1.05, alphas[-1])
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    ax.xaxis.set_minor_formatter(lambda value, _: "")
-
-
-def _count_above(ax: Axes, alphas: np.ndarray, counts: np.ndarray) -> None:
-    places = np.unique(np.linspace(0, len(alphas) - 1, COUNTS).round().astype(int))
-    above = ax.twiny()
-    above.set_xscale("log")
-    above.set_xlim(ax.get_xlim())
-    above.set_xticks(alphas[places], [str(counts[k]) for k in places], fontsize=7.5)
-    above.set_xticks([], minor=True)
-    above.tick_params(length=2)
-    above.grid(visible=False)
-    above.set_xlabel("coefficients that are not zero", fontsize=8)
-
-
-def _held_out_loss(ax: Axes, alphas: np.ndarray, loss: np.ndarray) -> None:
-    """The mean over the splits, and a band of one standard error; a single split has none."""
-    mean, label = loss.mean(axis=1), "held-out loss"
-    if loss.shape[1] > 1:
-        error = loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1])
-        ax.fill_between(alphas, mean - error, mean + error, color=BLUE, alpha=0.2, linewidth=0)
-        label += "\n(mean ± standard error)"
-    ax.plot(alphas, mean, color=BLUE, linewidth=1.4, marker="o", markersize=2.5)
-    ax.set_ylabel(label)
-
-
-def _mark_alphas(axes: Sequence[Axes] | np.ndarray, model: Any) -> list[Any]:
-    """Lines through all axes at the alphas that the two rules choose; returns one handle each for a legend."""
-    marks = {"best": model.alpha_best_}
-    if np.isfinite(within := model.alpha_one_standard_error_):
-        marks["one standard error"] = within
-    handles = []
-    for (name, alpha), dash in zip(marks.items(), ("--", ":"), strict=False):
-        style = {"color": BLACK, "linewidth": 1.0, "linestyle": dash, "label": f"{name}: alpha = {alpha:.3g}"}
-        handles.append([ax.axvline(alpha, **style) for ax in axes][-1])
-    return handles
 
 
 # --- coefficients of several models ---
@@ -337,29 +371,57 @@ def plot_coefficients(
     >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
     ['age', 'sex']
     """
-    found = coefficients_of(models, names, scale)
-    order = found.rows()
-    labels = list(dict.fromkeys(found.groups))
-    lanes = max(1, len(labels))
+    plot = coefficient_plot(coefficients_of(models, names, scale))
     with styled():
-        figure, ax = figure_and_axes(ax, 0.75 * PAGE, 1.0 + (0.2 + 0.06 * min(lanes, 5)) * max(3, len(order)))
-        ax.axvline(0.0, color="#999999", linewidth=0.8)
-        for k, label in enumerate(labels):
-            columns = [c for c, group in enumerate(found.groups) if group == label]
-            _markers(ax, found.values[order][:, columns], label, k, lanes)
-        texts = [plain(shorten(found.features[j], 32)) for j in order]
-        ax.set_yticks(range(len(order)), texts)
-        for text, j in zip(ax.get_yticklabels(), order, strict=True):
-            text.set_color(GREY if found.values[j, -1] == 0 else BLACK)
-        ax.set_ylim(len(order) - 0.4, -0.6)
-        ax.grid(visible=False, axis="y")
-        rest = len(found.features) - len(order)
-        zero = len(found.features) - len(found.largest(len(found.features)))
-        more = f"; {rest} more, of which {zero} zero in every model" if rest else ""
-        ax.set_xlabel(f"{found.axis}\n({ZERO_NOTE}{more})")
-        if lanes > 1:
-            ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=min(lanes, 4), handletextpad=0.2)
+        figure, ax = figure_and_axes(ax, *plot.size)
+        draw_plot(plot, ax)
     return figure
+
+
+def coefficient_plot(
+    found: Coefficients, caption: str = "", hover: Mapping[str, np.ndarray] | None = None, key: str = "coefficients"
+) -> Plot:
+    """One row per variable, one marker per model, hollow where the coefficient is zero.
+
+    `hover` has further texts of a marker by name, of shape (features, models).
+    """
+    order, labels = found.rows(), list(dict.fromkeys(found.groups))
+    lanes = max(1, len(labels))
+    series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "axis", colour=GREY)]
+    for k in range(len(labels)):
+        series += _lane(found, order, k, labels, hover or {})
+    tips = [("variable", "@variable"), *((name, f"@{name.replace(' ', '_')}") for name in hover or {})]
+    tips.append(("coefficient" if hover is None else found.axis.removeprefix("coefficient "), "@x{%.4g}"))
+    rest = len(found.features) - len(order)
+    zero = len(found.features) - len(found.largest(len(found.features)))
+    more = f"; {rest} more, of which {zero} zero in every model" if rest else ""
+    return Plot(
+        key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order],
+        tooltips=[*tips, ("model", "@model")] if lanes > 1 else tips, height=120 + (16 + 6 * min(lanes, 5)) * max(4, len(order)),
+        size=(0.75 * PAGE, 1.0 + (0.2 + 0.06 * min(lanes, 5)) * max(3, len(order))), legend="above",
+        faint=[k for k, j in enumerate(order) if found.values[j, -1] == 0], x_note=f"{ZERO_NOTE}{more}",
+    )  # fmt: skip
+
+
+def _lane(
+    found: Coefficients, order: np.ndarray, k: int, labels: Sequence[str], hover: Mapping[str, np.ndarray]
+) -> list[Series]:
+    """The markers of one group of models, in their lane of every row."""
+    label = labels[k]
+    colour, marker = group_style(label, k)
+    columns = [c for c, group in enumerate(found.groups) if group == label]
+    y = np.repeat(np.arange(len(order)), len(columns)) + (k - (len(labels) - 1) / 2) * min(0.2, 0.8 / len(labels))
+    names = np.repeat([shorten(found.features[j], 60) for j in order], len(columns))
+    flat, made = found.values[order][:, columns].ravel(), []
+    texts = {name: of[order][:, columns].ravel() for name, of in hover.items()}
+    for zero in (False, True):
+        some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
+        if some.any():
+            data = {"x": flat[some], "y": y[some], "variable": names[some], "model": [label] * int(some.sum())}
+            data |= {name.replace(" ", "_"): list(of[some]) for name, of in texts.items()}
+            name, size = label if len(labels) > 1 else None, 9 if len(labels) == 1 else 7
+            made.append(Series(label, data, "points", k, colour, marker, hollow=zero, legend=name, size=size))
+    return made
 
 
 def group_style(label: str, k: int) -> tuple[str, str]:
@@ -369,20 +431,6 @@ def group_style(label: str, k: int) -> tuple[str, str]:
         "pooled": (BLACK, "^"),
     }  # fmt: skip
     return roles.get(label, (COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]))
-
-
-def _markers(ax: Axes, values: np.ndarray, label: str, k: int, lanes: int) -> None:
-    """The models of one group, in their lane of every row; zeros are hollow."""
-    colour, marker = group_style(label, k)
-    rows = np.repeat(np.arange(len(values)), values.shape[1]) + (k - (lanes - 1) / 2) * min(0.2, 0.8 / lanes)
-    flat, single = values.ravel(), values.shape[1] == 1
-    size = 26 if single else 12
-    for zero in (False, True):
-        some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
-        ax.scatter(
-            flat[some], rows[some], s=size, marker=marker, facecolor="white" if zero else colour, edgecolor=colour,
-            linewidth=1.0, alpha=1.0 if single else 0.8, zorder=3, label=None if zero else plain(label),
-        )  # fmt: skip
 
 
 # --- models side by side ---

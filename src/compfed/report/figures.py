@@ -11,8 +11,10 @@ import numpy as np
 
 from compfed._utils.text import join_names
 from compfed.errors import InputError
+from compfed.report.draw import MOST_INSIDE, draw_plot
+from compfed.report.plots import Plot, Series
 from compfed.report.showing import shown
-from compfed.report.style import AXES, COLUMN, PAGE, blank, figure_and_axes, line_style, plain, save_figure, styled
+from compfed.report.style import AXES, COLUMN, PAGE, blank, figure_and_axes, plain, save_figure, styled
 from compfed.trace import COUNTED, Trace
 
 if TYPE_CHECKING:
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLOOR = 1e-14  # smaller values are rounding
-FEW_DECADES = 30.0  # where a log axis ends at so many times its beginning, 2 and 5 are labelled too
-MOST_INSIDE = 8  # lines whose names fit into the axes; those of more stand beside them
+PIXEL = 0.75  # points
 ERRORS = (
     "optimality",
     "gradient_mapping",
@@ -77,61 +78,29 @@ def draw(panels: Sequence[Panel], path: Path, rows: int = 1) -> list[Path]:
 
 
 def draw_panel(panel: Panel, ax: Axes) -> None:
-    """Draw the lines of a panel, its axes and its legend."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    """Draw the lines of a panel, its axes and its legend. Call it in `with styled():`."""
+    draw_plot(panel_plot(panel), ax, legend=panel.legend is not None)
+    if panel.title:
+        ax.set_title(panel.title)
 
+
+def panel_plot(panel: Panel) -> Plot:
+    """A panel as the description of a figure: of several seeds the median, and the band from the 10 % to the 90 % quantile."""
+    series = []
     for line in panel.lines:
         x, values = _over_seeds(line.traces, panel.x), _over_seeds(line.traces, line.y or panel.y)
         x, values = np.median(x, axis=0), np.maximum(values, panel.floor if panel.log else -np.inf)
-        style = line_style(line.style)
-        middle, label = np.quantile(values, 0.5, axis=0, method=_method(values)), plain(line.label)
-        marker = "o" if line.dots else ""
-        ax.plot(x, middle, label=label, linewidth=line.width, marker=marker, markersize=3.0, **style)
+        middle = np.quantile(values, 0.5, axis=0, method=_method(values))
+        kind, width = "dots" if line.dots else "line", line.width / PIXEL
+        series.append(Series(line.label, {"x": x, "y": middle}, kind, line.style, width=width, legend=line.label))
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0, method=_method(values))
-            ax.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
-    if panel.log:
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain text, far quicker to draw than mathtext
-        low, high = ax.get_ylim()
-        few = high < FEW_DECADES * low  # one power of ten, or none
-        ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if few and f"{value:e}"[0] in "25" else "")
-    if panel.log_x:
-        ax.set_xscale("log")
-        size = EngFormatter("B")  # 300 B, 20 kB, 1 MB
-        ax.xaxis.set_major_formatter(size if panel.x == "bytes" else lambda value, _: f"{value:,.0f}")
-        ax.xaxis.set_minor_formatter(lambda value, _: "")
-    elif panel.x == "round":
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    ax.set_xlabel(AXES.get(panel.x) or plain(panel.x))
-    ax.set_ylabel(AXES.get(panel.y) or plain(panel.y))
-    if panel.title:
-        ax.set_title(panel.title)
-    if len(panel.lines) > MOST_INSIDE and panel.legend is not None:
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
-    elif len(panel.lines) > 1 and panel.legend is not None:
-        ax.legend(loc=_free_corner(ax) if panel.legend == "free corner" else panel.legend)
-
-
-Corner = Literal["upper right", "lower left", "lower right", "upper left"]
-CORNERS: dict[Corner, tuple[float, float]] = {
-    "upper right": (0.55, 0.5),
-    "lower left": (0.0, 0.0),
-    "lower right": (0.55, 0.0),
-    "upper left": (0.0, 0.5),
-}
-
-
-def _free_corner(ax: Axes) -> Corner:
-    """The corner with the fewest points of the curves; matplotlib's "best" is slow."""
-    ax.autoscale_view()
-    to_axes = ax.transAxes.inverted()
-    points = np.concatenate([to_axes.transform(ax.transData.transform(line.get_xydata())) for line in ax.get_lines()])
-    inside: dict[Corner, int] = {
-        corner: int(((points >= (x, y)) & (points <= (x + 0.45, y + 0.5))).all(axis=1).sum())
-        for corner, (x, y) in CORNERS.items()
-    }
-    return min(inside, key=lambda corner: inside[corner])
+            series.append(Series(line.label, {"x": x, "low": low, "high": high}, "band", line.style))
+    x_label, y_label = (AXES.get(column) or plain(column) for column in (panel.x, panel.y))
+    return Plot(
+        panel.title, series, [(panel.x, x_label)], y_label, "", x_log=panel.log_x, y_log=panel.log,
+        legend=panel.legend or "free corner",
+    )  # fmt: skip
 
 
 def _over_seeds(traces: Sequence[Trace], column: str) -> np.ndarray:

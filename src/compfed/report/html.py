@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 _ID = re.compile(r' id="([^"]+)"')
+_HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)</h2>')
 _REFERENCE = re.compile(r'(?:url\(#|href="#)([^)"]+)')
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _PLACES = re.compile(r' (?:d|x|y)="[^"]*"')  # of lines and markers
@@ -51,8 +52,20 @@ def section(title: str, *content: str) -> str:
 
 
 def heading(title: str) -> str:
-    """The heading of a section."""
-    return f"<h2>{text(title)}</h2>"
+    """The heading of a section, with a name to link to."""
+    return f'<h2 id="{slug(title)}">{text(title)}</h2>'
+
+
+def slug(title: str) -> str:
+    """A title as the name of a place in the page."""
+    return "-".join(re.findall(r"\w+", title.lower())) or "section"
+
+
+def table_of_contents(content: str) -> str:
+    """Links to the headings of a page with several; two headings with one name lead to the first."""
+    found = dict(_HEADING.findall(content))
+    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in found.items())
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if len(found) > 2 else ""
 
 
 def card(title: str, sentences: Sequence[object], kind: str = "") -> str:

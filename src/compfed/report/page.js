@@ -46,6 +46,7 @@
         renderer.visible = !state.hidden[plot.series[number].line];
       });
       state.model.below[0].axis_label = x.label;
+      if ("min_interval" in state.model.below[0].ticker) state.model.below[0].ticker.min_interval = x.column === "round" ? 1 : 0;
       if (plot.rows.length) {
         state.model.left[0].major_label_overrides = new Map(plot.rows.map(function (name, i) { return [i, shorten(name)]; }));
       }

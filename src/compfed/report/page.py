@@ -15,6 +15,7 @@ from compfed._utils.files import write_text
 from compfed._utils.plain import Record
 from compfed.errors import InputError
 from compfed.report import html
+from compfed.report.draw import static_svg
 from compfed.report.plots import Part, Plot, bokeh_script, figure_html, plot_data
 from compfed.report.run_result import read_result
 from compfed.report.sections import contents
@@ -100,8 +101,9 @@ def page_text(record: Record, folder: Path | None = None) -> str:
     script = bokeh_script()
     plots = [plot for part in page.parts for plot in _plots(part)]
     live = script is not None and bool(plots)
-    inside = "".join(_part(part, live) for part in page.parts)
-    if plots and (not live or not all(plot.static for plot in plots)):
+    static = {plot.key: static_svg(plot) for plot in plots}
+    inside = "".join(_part(part, static, live) for part in page.parts)
+    if plots and not (live and all(static.values())):
         install = "Some figures are missing: bokeh or matplotlib is not installed. In a clone of compfed, run: pip install '.[report]'"
         inside = html.paragraph(install, "note") + inside
         print(install, file=sys.stderr)
@@ -115,8 +117,8 @@ def page_text(record: Record, folder: Path | None = None) -> str:
         hashes = [_hash(str(script)), _hash(own)]
     template = Template(files("compfed.report").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=html.text(page.title), lead=html.text(page.lead), content=inside, footer=html.text(page.footer),
-        scripts=scripts, hashes=" ".join(hashes),
+        title=html.text(page.title), lead=html.text(page.lead), contents=html.table_of_contents(inside), content=inside,
+        footer=html.text(page.footer), scripts=scripts, hashes=" ".join(hashes),
     )  # fmt: skip
 
 
@@ -129,9 +131,8 @@ def _plots(part: Part) -> Sequence[Plot]:
     return [part] if isinstance(part, Plot) else list(part) if isinstance(part, tuple) else []
 
 
-def _part(part: Part, live: bool) -> str:
+def _part(part: Part, static: Mapping[str, str], live: bool) -> str:
     if isinstance(part, str):
         return part
-    if isinstance(part, Plot):
-        return figure_html(part, live)
-    return f'<div class="pair">{"".join(figure_html(plot, live) for plot in part)}</div>'
+    figures = "".join(figure_html(plot, static[plot.key], live) for plot in _plots(part))
+    return figures if isinstance(part, Plot) else f'<div class="pair">{figures}</div>'

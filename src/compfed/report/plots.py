@@ -1,4 +1,7 @@
-"""Interactive figures of a page, with bokeh, each beside a static one for readers without JavaScript and for print.
+"""One description of a figure, `Plot`, and its interactive form in a page, by bokeh.
+
+`compfed.report.draw` draws the same description with matplotlib: for print, for readers without JavaScript, and for the functions
+that return a figure. What a figure shows is written once, by whoever makes its `Plot`.
 
 Bokeh, because it has its own wheel, draws offline from one inlined file of 1.3 MB (Plotly needs 4.6 MB), has log axes, hover and
 zoom that work with a finger, and a figure is plain data that a short script can fill. Only its core is inlined: buttons and
@@ -11,21 +14,17 @@ can change (rounds, bytes, seconds).
 from __future__ import annotations
 
 import importlib.resources
-import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compfed.errors import MissingExtra
-from compfed.report.html import inline_svg, text
-from compfed.report.showing import unshown
-from compfed.report.style import COLOURS, DASHES, styled
+from compfed.report.html import text
+from compfed.report.style import COLOURS, DASHES
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as BokehFigure
-    from matplotlib.figure import Figure
 
 MOST_POINTS = 250  # of a line
 DIGITS = 6  # of a number in the page
@@ -50,11 +49,14 @@ _SIGNS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚"
 
 @dataclass(frozen=True)
 class Series:
-    """A line, points or a band: columns of numbers by name. `y` and `x` are columns, or a band from `low` to `high`."""
+    """A line, points or a band: columns of numbers by name. `y` and `x` are columns, or a band from `low` to `high`.
+
+    A ruler is dashed, a second style of it dotted; an axis is a thin line through zero.
+    """
 
     name: str
     columns: Mapping[str, Any]
-    kind: str = "line"  # "line", "dots" (a line with a marker at every point), "points", "band", "ruler"
+    kind: str = "line"  # "line", "dots" (a line with a marker at every point), "points", "band", "ruler", "axis"
     style: int = 0
     colour: str | None = None
     marker: str = "o"
@@ -82,23 +84,18 @@ class Plot:
     flip_x: bool = False
     rows: Sequence[str] = ()  # names on the vertical axis, from above, in place of numbers
     tooltips: Sequence[tuple[str, str]] = ()  # (label, "@column{format}")
-    height: int = 360
-    static: str = ""  # SVG
-    choose_log: bool = field(default=False)
+    height: int = 360  # pixels on a screen
+    size: tuple[float, float] = (7.0, 3.4)  # inches on paper
+    choose_log: bool = False
+    square: bool = False  # both axes from 0 to 1
+    legend: str = "free corner"  # on paper; or "right", "above", or a corner
+    x_note: str = ""  # on paper below the horizontal axis
+    faint: Collection[int] = ()  # rows whose names are grey
+    above: Sequence[tuple[float, str]] = ()  # places on the axis above, with their texts
+    above_label: str = ""
 
 
 Part = str | Plot | tuple[Plot, ...]  # of a page: HTML, a figure, or figures side by side
-
-
-def static_svg(draw: Callable[[], Figure], key: str) -> str:
-    """A figure of matplotlib as a part of the page; empty where matplotlib is not installed."""
-    try:
-        with styled(), unshown():
-            target = io.StringIO()
-            draw().savefig(target, format="svg", metadata={"Date": None})
-    except MissingExtra:
-        return ""
-    return inline_svg(target.getvalue(), key)
 
 
 def thinned(count: int, most: int = MOST_POINTS) -> np.ndarray:
@@ -121,12 +118,12 @@ def rounded(values: Any) -> list[Any]:
 # --- HTML ---
 
 
-def figure_html(plot: Plot, live: bool) -> str:
-    """The figure element: controls and canvas, which the script shows, and the static figure."""
+def figure_html(plot: Plot, static: str, live: bool) -> str:
+    """The figure element: controls and canvas, which the script shows, and the static figure, as SVG."""
     controls = _controls(plot) if live else ""
     legend = _legend(plot) if live else ""
     canvas = f'<div class="live" id="live-{plot.key}" hidden></div>' if live else ""
-    static = f'<div class="static scroll">{plot.static}</div>' if plot.static else ""
+    static = f'<div class="static scroll">{static}</div>' if static else ""
     return (
         f'<figure class="plot" data-plot="{plot.key}">{controls}{canvas}{static}{legend}'
         f"<figcaption>{text(plot.caption)}</figcaption></figure>"
@@ -166,7 +163,7 @@ def _swatch(series: Series) -> str:
     """A sample of the line or the marker, as it is drawn."""
     if series.kind == "points":
         return f'<b style="color:{series.paint}">{_SIGNS.get(series.marker, "●")}</b>'
-    dash = [4, 3] if series.kind == "ruler" else _bokeh_dash(series)
+    dash = ([4, 3], [1, 3])[series.style % 2] if series.kind == "ruler" else _bokeh_dash(series)
     pattern = (
         {"solid": "", "dashed": "6", "dotted": "2 4", "dashdot": "2 4 6 4"}.get(dash)
         if isinstance(dash, str)
@@ -270,17 +267,33 @@ def _bokeh_figure(plot: Plot) -> BokehFigure:
         made.x_range.flipped = True  # pyright: ignore[reportAttributeAccessIssue]  # of a DataRange1d
     if plot.rows:
         made.y_range.flipped = True  # pyright: ignore[reportAttributeAccessIssue]  # of a DataRange1d
-    for axis in (x_axis, y_axis):
+    for axis in (x_axis, y_axis, *_above(made, plot)):
         axis.axis_label_text_font_style = "normal"
     return made
+
+
+def _above(made: BokehFigure, plot: Plot) -> list[Any]:
+    """The axis above, if there is one."""
+    from bokeh.models import FixedTicker, LinearAxis
+
+    if not plot.above:
+        return []
+    places = [x for x, _ in plot.above]
+    axis = LinearAxis(axis_label=plot.above_label)
+    axis.ticker = FixedTicker(ticks=places)  # pyright: ignore[reportAttributeAccessIssue]  # any ticker will do
+    axis.major_label_overrides = dict(plot.above)  # pyright: ignore[reportAttributeAccessIssue]  # numbers are keys, too
+    axis.axis_label_text_font_size = axis.major_label_text_font_size = "11px"
+    made.add_layout(axis, "above")
+    return [axis]
 
 
 def _glyphs(made: BokehFigure, series: Series, source: Any) -> list[Any]:
     """The renderers of a series."""
     if series.kind == "band":
         return [made.varea(x="x", y1="low", y2="high", source=source, fill_color=series.paint, fill_alpha=0.2)]
-    if series.kind == "ruler":
-        return [made.line(x="x", y="y", source=source, line_color=series.paint, line_width=1.2, line_dash="dashed")]
+    if series.kind in ("ruler", "axis"):
+        dash = "solid" if series.kind == "axis" else ("dashed", "dotted")[series.style % 2]
+        return [made.line(x="x", y="y", source=source, line_color=series.paint, line_width=1.2, line_dash=dash)]
     found = []
     if series.kind != "points":
         line = made.line(x="x", y="y", source=source, line_color=series.paint, line_width=series.width)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,23 +16,20 @@ from compfed._utils.text import join_names, short, shorten
 from compfed.report import html, words
 from compfed.report.coefficient_figures import (
     ZERO_NOTE,
-    Coefficients,
+    coefficient_plot,
     coefficients_of,
     comparison_figure,
-    group_style,
-    plot_coefficients,
-    plot_cv,
-    plot_path,
+    cv_plot,
+    path_marks,
+    path_plot,
 )  # fmt: skip
-from compfed.report.figures import FLOOR, Curve, Panel, draw_panel
+from compfed.report.draw import svg_of
+from compfed.report.evaluation_figure import calibration_by_site, calibration_plot, roc_by_site, roc_plot
+from compfed.report.figures import FLOOR
 from compfed.report.forest_figure import INTERCEPT, draw_forest, forest_rows
-from compfed.report.plots import Part, Plot, Series, static_svg, thinned
+from compfed.report.plots import Part, Plot, Series, thinned
 from compfed.report.run_result import NETWORK
-from compfed.report.style import AXES, BLACK, BLUE, DASHES, GREY, PALE, blank
-from compfed.trace import Trace
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from compfed.report.style import AXES, GREY
 
 X_AXES = (
     ("round", "rounds"),
@@ -42,9 +39,10 @@ X_AXES = (
 )
 Y_AXES = ("optimality", "relative_gradient_mapping", "gradient_mapping")
 MOST_LINES = 60  # of a path that a reader can point at
-NAMED_LINES = 10  # of these with a button
 MOST_NAMES = 120  # variables with a zero that are named
 MOST_TABLE_ROWS = 200
+BEYOND = "beyond the paper"  # where a claim of ours stands
+MOST_CURVES = 8  # sites with a line of their own
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,15 @@ def fit_page(record: Record, folder: Path | None) -> Page:
         cards.append(html.card("How sure?", sure[0], "good" if sure[1] else "bad"))
     if (moved := words.traffic(record)) is not None:
         cards.append(html.card(*moved))
-    parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
-    parts += _summary_parts(record)
-    parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
-    if record.get("table"):
-        parts.append(html.section("The table", html.paragraphs(words.table_sentences(record["table"]))))
-    parts += [_traffic_section(record), _provenance(record)]
+    parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', _table_section(record.get("table") or {})]
+    parts += [
+        *_coefficient_parts(record),
+        *_summary_parts(record),
+        *_evaluation_parts(record),
+        *_path_parts(record),
+        *_fit_convergence(record),
+    ]
+    parts += [_traffic_section(record), _methods_section(record), _provenance(record)]
     return Page(words.fit_title(record), words.fit_lead(record), parts)
 
 
@@ -103,14 +104,49 @@ def _model(record: Record) -> Any:
     if cv := record.get("cv"):
         within = cv.get("one_standard_error")
         found |= {"alphas_": np.asarray(cv["alphas"], float), "cv_loss_": np.asarray(cv["losses"], float)}
-        found |= {"alpha_best_": cv["best"], "alpha_one_standard_error_": np.nan if within is None else within}
+        found |= {
+            "alpha_": record["alpha"],
+            "alpha_best_": cv["best"],
+            "alpha_one_standard_error_": np.nan if within is None else within,
+        }
     return SimpleNamespace(**found)
+
+
+def _table_section(table: Record) -> str:
+    """For whom: what was made of the tables, and Table 1 where the rows were in this process."""
+    if not table:
+        return ""
+    found = table.get("table_one")
+    one = "" if not found else _table_one(found)
+    return html.section("The table", html.paragraphs(words.table_sentences(table)), one)
+
+
+def _table_one(found: Record) -> str:
+    """Table 1: overall and by site, with the names of columns once."""
+    header, rows = found["header"], found["rows"]
+    shown = [header[0], *header[2:]]
+    body, before = [], None
+    for column, statistic, *cells in rows[:MOST_TABLE_ROWS]:
+        first = ", ".join(filter(None, (column, statistic.strip())))
+        body.append([first if column != before else f"· {statistic.strip()}", *cells])
+        before = column
+    notes = html.paragraphs(f"{str(note)[:1].upper()}{str(note)[1:]}." for note in found.get("notes", ()))
+    lead = "Table 1: the columns as they are in the files, before anything stands for a missing value."
+    lead += " SMD: the largest standardised difference between two sites; above 0.1 it is commonly called an imbalance."
+    return html.paragraph(lead, "note") + html.table(shown, body, "numbers") + notes
+
+
+def _methods_section(record: Record) -> str:
+    """A paragraph to paste into a paper."""
+    lead = html.paragraph(
+        "A paragraph to paste into a paper. It says only what this run recorded; edit the rest.", "note"
+    )
+    return html.section("Methods", lead, html.paragraph(words.methods_paragraph(record), "paste"))
 
 
 def _coefficient_parts(record: Record) -> list[Part]:
     model = _model(record)
     found = coefficients_of(model)
-    static = static_svg(lambda: plot_coefficients(model), "coefficients")
     caption = (
         f"Coefficients, the largest first ({ZERO_NOTE}). Per standard deviation they can be compared with each other."
     )
@@ -120,54 +156,9 @@ def _coefficient_parts(record: Record) -> list[Part]:
         hover[ratios[0]] = np.array(ratios[1], object)[:, None]
     return [
         html.heading("Coefficients"),
-        coefficient_plot(found, "coefficients", caption, static, hover),
+        coefficient_plot(found, caption, hover),
         _coefficient_table(record),
     ]
-
-
-def coefficient_plot(
-    found: Coefficients, key: str, caption: str, static: str, hover: Mapping[str, np.ndarray] | None = None
-) -> Plot:
-    """An interactive figure: one row per variable, one marker per model, hollow where zero.
-
-    `hover` has further texts of a marker by name, of shape (features, models).
-    """
-    order, labels = found.rows(), list(dict.fromkeys(found.groups))
-    series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "ruler", colour=GREY)]
-    for k, label in enumerate(labels):
-        colour, marker = group_style(label, k)
-        columns = [c for c, group in enumerate(found.groups) if group == label]
-        values = found.values[order][:, columns]
-        y = np.repeat(np.arange(len(order)), len(columns)) + (k - (len(labels) - 1) / 2) * min(0.2, 0.8 / len(labels))
-        names = np.repeat([shorten(found.features[j], 60) for j in order], len(columns))
-        flat = values.ravel()
-        texts = {name: of[order][:, columns].ravel() for name, of in (hover or {}).items()}
-        for zero in (False, True):
-            some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
-            if some.any():
-                data = {"x": flat[some], "y": y[some], "variable": names[some], "model": [label] * int(some.sum())}
-                data |= {name.replace(" ", "_"): list(of[some]) for name, of in texts.items()}
-                name = label if len(labels) > 1 else None
-                series.append(
-                    Series(
-                        label,
-                        data,
-                        "points",
-                        k,
-                        colour,
-                        marker,
-                        hollow=zero,
-                        legend=name,
-                        size=9 if len(labels) == 1 else 7,
-                    )
-                )
-    tips = [("variable", "@variable"), *((name, f"@{name.replace(' ', '_')}") for name in hover or {})]
-    tips.append(("coefficient" if hover is None else found.axis.removeprefix("coefficient "), "@x{%.4g}"))
-    return Plot(
-        key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order], static=static,
-        tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips,
-        height=120 + (16 + 6 * min(len(labels), 5)) * max(4, len(order)),
-    )  # fmt: skip
 
 
 def _coefficient_table(record: Record) -> str:
@@ -259,7 +250,7 @@ def _summary_parts(record: Record) -> list[Part]:
             f"likelihood-ratio test against no features: chi-squared {test['statistic']:.4g}, df {test['df']}, p {p}"
         )
     parts.append(html.paragraph(f"{'; '.join(shown)}.", "note") if shown else "")
-    if forest_rows(found)[0] and (static := static_svg(lambda: draw_forest(found), "forest")):
+    if forest_rows(found)[0] and (static := svg_of(lambda: draw_forest(found), "forest")):
         parts.append(
             html.static_figure(
                 static, f"Forest plot: {ratio or 'coefficients'} with {found['level']:.0%} confidence intervals."
@@ -274,9 +265,9 @@ def _path_parts(record: Record) -> list[Part]:
     model, parts = _model(record), list[Part]()
     parts.append(html.section("How the strength of the penalty was chosen", html.paragraph(_choice_words(record))))
     if record.get("cv") and np.count_nonzero(model.alphas_ > 0) > 1:
-        parts.append(cv_plot(model, static_svg(lambda: plot_cv(model), "cv")))
+        parts.append(cv_plot(model))
     if record.get("path") and np.count_nonzero(model.alphas_ > 0) > 1:
-        parts.append(path_plot(model))
+        parts.append(_path_plot(record, model))
     return parts
 
 
@@ -299,83 +290,17 @@ def _choice_words(record: Record) -> str:
     return text
 
 
-def cv_plot(model: Any, static: str) -> Plot:
-    """The held-out loss against alpha."""
-    keep = (model.alphas_ > 0) & np.isfinite(model.cv_loss_).all(axis=1)  # of leave-one-out it may not be known
-    alphas, loss = model.alphas_[keep], model.cv_loss_[keep]
-    mean = loss.mean(axis=1)
-    series = []
-    low, high = mean, mean
-    if loss.shape[1] > 1:
-        error = loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1])
-        low, high = mean - error, mean + error
-        series.append(Series("standard error", {"x": alphas, "low": low, "high": high}, "band", colour=BLUE))
-    series.append(Series("held-out loss", {"x": alphas, "y": mean, "low": low, "high": high}, "dots", colour=BLUE))
-    bottom, top = float(low.min()), float(high.max())
-    for name, alpha in (("best", model.alpha_best_), ("one standard error", model.alpha_one_standard_error_)):
-        if np.isfinite(alpha) and alpha > 0:
-            label = f"{name}: alpha = {alpha:.3g}"
-            series.append(
-                Series(
-                    label,
-                    {"x": [alpha] * 2, "y": [bottom, top]},
-                    "ruler",
-                    colour=BLACK if name == "best" else GREY,
-                    legend=label,
-                )
-            )
-    return Plot(
-        "cv", series, [("x", "alpha (largest to the left)")], "held-out loss",
-        "Mean loss on rows held out, with a band of one standard error.", x_log=True, flip_x=True, static=static,
-        tooltips=[("alpha", "@x{%.3g}"), ("loss", "@y{%.4g}"), ("band", "@low{%.4g} to @high{%.4g}")], height=300,
-    )  # fmt: skip
-
-
-def path_plot(model: Any) -> Plot:
-    """The coefficients against alpha, the largest with a name."""
-    keep = np.flatnonzero(model.alphas_ > 0)
-    alphas = model.alphas_[keep]
-    W = model.coef_path_[keep].reshape(len(keep), -1)
-    width = model.coef_path_.shape[-1]
+def _path_plot(record: Record, model: Any) -> Plot:
+    """The coefficients per standard deviation, where that is known, against alpha."""
+    W, width = np.asarray(model.coef_path_, float), len(record["features"])
+    W = W.reshape(len(W), -1)
     scale = np.resize(getattr(model, "feature_scale_", np.ones(width)), W.shape[1])
     outputs = W.shape[1] // width
-    classes = getattr(model, "classes_", range(outputs))
-    labels = [n if outputs == 1 else f"{c}: {n}" for c in classes for n in model.feature_names_in_]
-    W = W * scale
-    size = np.abs(W).max(axis=0)
-    order = [j for j in np.argsort(-size, kind="stable")[:MOST_LINES] if size[j] > 0]
-    series = []
-    for k, j in reversed(list(enumerate(order))):
-        named = k < NAMED_LINES
-        name = shorten(labels[j], 60)
-        series.append(
-            Series(
-                name,
-                {"x": alphas, "y": W[:, j]},
-                "line",
-                k,
-                None if named else PALE,
-                width=2 if named else 1,
-                legend=name if named else None,
-            )
-        )
-    series.reverse()
-    shown = SimpleNamespace(
-        alphas=model.alphas_, coefs=(model.coef_path_.reshape(len(model.alphas_), -1) * scale)[:, order]
-    )
-    per = "coefficient per standard deviation" if hasattr(model, "feature_scale_") else "coefficient"
-
-    def draw() -> Figure:
-        figure = plot_path(shown, [labels[j] for j in order])  # pyright: ignore[reportArgumentType]  # duck typing
-        figure.axes[0].set_ylabel(per)
-        return figure
-
-    static = static_svg(draw, "path") if order else ""
-    return Plot(
-        "path", series, [("x", "alpha (largest to the left)")], per,
-        "The coefficients as the penalty weakens, from left to right. A variable enters where its line leaves zero.", x_log=True,
-        flip_x=True, static=static, tooltips=[("alpha", "@x{%.3g}"), ("coefficient", "@y{%.4g}")], height=340,
-    )  # fmt: skip
+    kinds = getattr(model, "classes_", range(outputs))
+    names = [n if outputs == 1 else f"{c}: {n}" for c in kinds for n in model.feature_names_in_]
+    label = "coefficient per standard deviation" if hasattr(model, "feature_scale_") else "coefficient"
+    marks = path_marks(model) if record.get("cv") else ()
+    return path_plot(model.alphas_, W * scale, names, marks, label, MOST_LINES)
 
 
 def _fit_convergence(record: Record) -> list[Part]:
@@ -429,9 +354,8 @@ def convergence_plot(
         (label, "@" + c + ("{0,0} bytes" if c == "bytes" else "{0.000}" if c == "seconds" else "{0,0}"))
         for c, label in choices
     ]
-    static = static_svg(lambda: _static_convergence(prepared, y, styles, tol, log), key)
     return Plot(
-        key, series, choices, label, caption, y_log=log, choose_log=True, static=static,
+        key, series, choices, label, caption, y_log=log, choose_log=True, size=(7.0, 3.6 if len(series) < 12 else 5.2),
         tooltips=[*tips, (label.split("  ")[0], "@y{%.3g}")], height=400,
     )  # fmt: skip
 
@@ -441,22 +365,6 @@ def _with_bytes(columns: Record) -> JsonObject:
     if "bytes" not in found and "bytes_up" in found:
         found["bytes"] = found["bytes_up"] + found.get("bytes_down", 0)
     return found
-
-
-def _static_convergence(
-    runs: Mapping[str, Record], y: str, styles: Mapping[str, int] | None, tol: float | None, log: bool
-) -> Figure:
-    lines = []
-    for k, (name, columns) in enumerate(runs.items()):
-        some = thinned(len(columns["round"]))
-        trace = Trace({c: np.asarray(columns[c])[some] for c in ("round", y)}, np.zeros(1))
-        lines.append(Curve(name, [trace], (styles or {}).get(name, k), dots=len(some) < 15))
-    figure = blank(7.0, 3.6 if len(lines) < 12 else 5.2)
-    ax = figure.subplots()
-    draw_panel(Panel("", lines, y=y, log=log), ax)
-    if tol is not None and y == "relative_gradient_mapping":
-        ax.axhline(tol, color=GREY, linestyle="--", linewidth=1.0)
-    return figure
 
 
 # --- evaluation ---
@@ -479,20 +387,20 @@ def _evaluation_parts(record: Record) -> list[Part]:
     for key in keys:
         if key != "auc":
             each = [found[name].get(key) for name in columns]
-            rows.append([words.MEASURES[key], *map(_measure, each)])
+            rows.append([words.measure_name(key, evaluation), *map(_measure, each)])
             if any(one is not None and None not in one[1:] and one[2] - one[1] > words.BOUNDED for one in each):
                 rows.append(
                     [
-                        f"rounding bounds of the {words.MEASURES[key]}",
+                        f"rounding bounds of the {words.measure_name(key, evaluation)}",
                         *("-" if one is None else _bounds(*one) for one in each),
                     ]
                 )
             if key in (evaluation.get("confidence") or {}):
-                head = f"95 % confidence interval of the {words.MEASURES[key]} (Wilson)"
+                head = f"95 % confidence interval of the {words.measure_name(key, evaluation)} (Wilson)"
                 rows.append([head, *(words.share_interval(one, key) for one in columns.values())])
             continue
         each = [found[name].get(key) for name in columns]
-        rows.append(["AUC (ties count half)", *("-" if one is None else f"{one[0]:.3f}" for one in each)])
+        rows.append(["AUC (ties count half)", *("-" if one is None else words.auc_text(*one) for one in each)])
         rows.append(["rounding bounds of the AUC", *("-" if one is None else _bounds(*one) for one in each)])
         rows.append(["95 % confidence interval of the AUC (DeLong)", *map(words.confidence, columns.values())])
     note = ""
@@ -509,8 +417,40 @@ def _evaluation_parts(record: Record) -> list[Part]:
             "Confidence intervals are about other rows like these; the rows are taken as independent.", "note"
         )
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
-    plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
-    return [*parts, plots] if plots else parts
+    parts += [plots for plots in (_curves(evaluation), _curves_by_site(evaluation)) if plots]
+    return parts
+
+
+def _curves(evaluation: Record) -> tuple[Plot, ...]:
+    """ROC and calibration curve of all sites together."""
+    plots = []
+    if roc := evaluation.get("roc"):
+        auc = "-"
+        for key, value, low, high in words.measures(evaluation):
+            if key == "auc" and low is not None and high is not None:
+                bounds = _bounds(value, low, high)
+                auc = f"between {low:.3f} and {high:.3f}" if " to " in bounds else f"{value:.3f}"
+        plots.append(roc_plot(roc, f"ROC curve over all sites; AUC {auc}."))
+    if curve := evaluation.get("calibration"):
+        text = "Calibration over all sites: on the dashed line risks are right."
+        if evaluation.get("rounded_counts"):
+            text += " The band contains the share of events for certain: counts are known to blocks of rows."
+        plots.append(calibration_plot(curve, text))
+    return tuple(plots)
+
+
+def _curves_by_site(evaluation: Record) -> tuple[Plot, ...]:
+    """ROC and calibration curves of every site, where sites may be asked alone."""
+    sites = dict(list((evaluation.get("per_site") or {}).items())[:MOST_CURVES])
+    rounded = evaluation.get("rounded_counts")
+    middle = " Counts are known to blocks of rows: each line is the middle of its rounding bounds." if rounded else ""
+    rest = len(evaluation.get("per_site") or {}) - len(sites)
+    more = f" {words.plural(rest, 'more site is', 'more sites are')} not drawn." if rest > 0 else ""
+    made = (
+        roc_by_site(sites, f"ROC curve of each site.{middle}{more}"),
+        calibration_by_site(sites, f"Calibration of each site.{middle}{more}"),
+    )
+    return tuple(plot for plot in made if plot is not None)
 
 
 def _bounds(value: Any, low: Any, high: Any) -> str:
@@ -524,72 +464,6 @@ def _measure(found: Sequence[Any] | None) -> str:
         return "-"
     value = found[0]
     return f"{value:.3f}" if abs(value) < 100 else words.number(value)
-
-
-def _roc_plot(evaluation: Record) -> Plot | None:
-    roc = evaluation.get("roc")
-    if not roc:
-        return None
-    curves = {}
-    for label, (x, y) in {"best case": ("low", "high"), "worst case": ("high", "low")}.items():
-        fp, tp = (np.asarray(roc[f"{kind}_positive_{end}"], float) for kind, end in (("false", x), ("true", y)))
-        order = np.lexsort([tp, fp])
-        curves[label] = np.concatenate([[0.0], fp[order], [1.0]]), np.concatenate([[0.0], tp[order], [1.0]])
-    if np.allclose(curves["best case"], curves["worst case"], atol=1e-9):
-        curves = {"ROC curve": curves["best case"]}
-    series = [Series("chance", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY)]
-    for k, (label, (x, y)) in enumerate(curves.items()):
-        some = thinned(len(x))
-        series.append(Series(label, {"x": x[some], "y": y[some]}, "line", k, legend=label if len(curves) > 1 else None))
-    auc = "-"
-    for key, value, low, high in words.measures(evaluation):
-        if key == "auc" and low is not None and high is not None:
-            bounds = _bounds(value, low, high)
-            auc = f"{value:.3f}" + (f", rounding bounds {bounds}" if " to " in bounds else "")
-    return _square("roc", series, "1 - specificity", "sensitivity", f"ROC curve; AUC {auc}.")
-
-
-def _calibration_plot(evaluation: Record) -> Plot | None:
-    curve = evaluation.get("calibration")
-    if not curve:
-        return None
-    low, high = (np.asarray(curve[f"observed_{end}"], float) for end in ("low", "high"))
-    x = (np.asarray(curve["predicted_low"], float) + np.asarray(curve["predicted_high"], float)) / 2
-    series = [
-        Series("perfect", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY),
-        Series("bounds", {"x": x, "low": low, "high": high}, "band", colour=BLUE),
-        Series("groups of rows", {"x": x, "y": (low + high) / 2, "low": low, "high": high}, "dots", colour=BLUE),
-    ]
-    return _square(
-        "calibration", series, "predicted risk", "share of events", "Calibration: on the dashed line risks are right."
-    )
-
-
-def _square(key: str, series: list[Series], x_label: str, y_label: str, caption: str) -> Plot:
-    def draw() -> Figure:
-        figure = blank(3.5, 3.3)
-        ax = figure.subplots()
-        for s in series:
-            if s.kind == "band":
-                ax.fill_between(
-                    s.columns["x"], s.columns["low"], s.columns["high"], color=s.paint, alpha=0.2, linewidth=0
-                )
-                continue
-            style: JsonObject = {
-                "color": s.paint,
-                "linestyle": "--" if s.kind == "ruler" else DASHES[s.style],
-                "marker": "o" if s.kind == "dots" else "",
-            }
-            ax.plot(s.columns["x"], s.columns["y"], label=s.name, **style)
-        ax.set(xlabel=x_label, ylabel=y_label)
-        if sum(s.legend is not None for s in series) > 1:
-            ax.legend(loc="lower right")
-        return figure
-
-    tips = [(x_label, "@x{%.3f}"), (y_label, "@y{%.3f}")]
-    return Plot(
-        key, series, [("x", x_label)], y_label, caption, tooltips=tips, height=330, static=static_svg(draw, key)
-    )
 
 
 # --- what left the sites, provenance ---
@@ -621,7 +495,7 @@ def _traffic_section(record: Record) -> str:
         "Each row is a kind of query, and what a site adds to the sum that answers it. Bytes are those of "
         f"{counted}, per site on average."
     )
-    lead += " ".join(["", *words.scoring(record)])
+    lead += " ".join(["", *words.size_explained(record), *words.scoring(record)])
     if record.get("place") == NETWORK:
         title, header = "What left each site", ["sent by a site", "sent to a site"]
         lead += " Before the first query a site enrolled: it named its rows, columns and classes, and its rules."
@@ -635,7 +509,7 @@ def _traffic_section(record: Record) -> str:
 
 
 def _provenance(record: Record) -> str:
-    provenance = record.get("provenance", {})
+    provenance, run = record.get("provenance", {}), record.get("run") or {}
     problems = list(map(str, provenance.get("problems", ())))
     algorithm = provenance.get("algorithm")
     algorithm = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm or record.get("algorithm")
@@ -646,8 +520,10 @@ def _provenance(record: Record) -> str:
         "theta": None if record.get("theta") is None else f"{record['theta']:.6g}",
         "sites": join_names([shorten(str(s), 40) for s in record.get("sites", ())], most=40) or None,
         "seed of the folds": record.get("parameters", {}).get("seed"),
+        "command": run.get("command"),
         "device": provenance.get("device"),
         "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()) or None,
+        "commit of compfed": run.get("commit"),
         "date": record.get("created"),
         "problems on the way": len(problems) or None,
     }
@@ -658,7 +534,9 @@ def _provenance(record: Record) -> str:
     trouble = html.details("Problems on the way", "\n".join(problems)) if problems else ""
     choice = html.paragraph(f"Why this method: {provenance['choice']}", "note") if provenance.get("choice") else ""
     settings = html.table(["parameter", "value"], rows) if rows else ""
-    return html.section("Provenance", table, trouble, choice, settings, schema)
+    files = [[each["name"], words.size(each["bytes"]), each["sha256"]] for each in run.get("files", ())]
+    read = html.table(["file read", "size", "SHA-256"], files, "wide files") if files else ""
+    return html.section("Provenance", table, read, trouble, choice, settings, schema)
 
 
 # --- comparisons ---
@@ -759,11 +637,9 @@ def sites_page(record: Record, folder: Path | None) -> Page:
     if (moved := words.traffic(record)) is not None:
         cards.append(html.card(*moved))
     caption = f"Coefficients per standard deviation, the largest first ({ZERO_NOTE})."
-    plot = coefficient_plot(
-        coefficients_of(c), "coefficients", caption, static_svg(lambda: plot_coefficients(c), "coefficients")
-    )
+    plot = coefficient_plot(coefficients_of(c), caption)
     parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', html.heading("Coefficients"), plot]
-    static = static_svg(lambda: comparison_figure(c), "scores")  # pyright: ignore[reportArgumentType]  # duck typing
+    static = svg_of(lambda: comparison_figure(c), "scores")  # pyright: ignore[reportArgumentType]  # duck typing
     parts.append(html.section("Scores on rows held out", *(_score_table(c, measure) for measure in c.scores)))
     if static:
         parts.append(html.static_figure(static, "Coefficients and held-out scores, site by site."))
@@ -848,6 +724,10 @@ def paper_page(record: Record, folder: Path | None) -> Page:
         if failed
         else "Every claim was checked by a measurement; the table has the numbers."
     )
+    if ours := sum(claim["where"] == BEYOND for claim in claims):
+        said.append(f"{words.plural(ours, 'of these is ours', 'of these are ours')}, beyond the paper.")
+    if weak := [claim["id"] for claim in claims if claim["measured"].get("note")]:
+        said.append(f"Read the note before you rely on this: {join_names(weak, most=10)}.")
     parts: list[Part] = [
         f'<div class="cards">{html.card("Does it reproduce?", said, "bad" if failed else "good")}</div>'
     ]
@@ -875,14 +755,20 @@ def paper_page(record: Record, folder: Path | None) -> Page:
 
 
 def _claims_table(claims: Sequence[Record]) -> str:
+    """What the paper says, in its words without a number of its own, beside what we measured."""
     rows = ""
     for claim in claims:
+        note = claim["measured"].get("note")
         mark, verdict = ("yes", "holds") if claim["holds"] else ("no", "does not hold")
+        mark, verdict = ("weak", "holds, weakly") if note and claim["holds"] else (mark, verdict)
         measured = "<br>".join(
-            f"{html.text(name)}: {html.text(short(value))}" for name, value in claim["measured"].items()
+            f"{html.text(name.replace('_', ' '))}: {html.text(short(value))}"
+            for name, value in claim["measured"].items()
+            if name != "note"
         )
+        said = f"<br><strong>{html.text(f'{str(note)[:1].upper()}{str(note)[1:]}')}</strong>" if note else ""
         rows += (
-            f'<tr id="{html.text(claim["id"])}"><td class="{mark}">{verdict}</td><td>{html.text(claim["claim"])}'
+            f'<tr id="{html.text(claim["id"])}"><td class="{mark}">{verdict}</td><td>{html.text(claim["claim"])}{said}'
             f'<div class="measured">{measured}</div></td><td>{html.text(claim.get("paper", ""))}</td>'
             f'<td class="where">{html.text(claim["where"])}</td></tr>'
         )

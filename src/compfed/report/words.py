@@ -114,9 +114,8 @@ def fit_title(result: Record) -> str:
 def fit_lead(result: Record) -> str:
     """One sentence about how many rows were fitted, and of which sites."""
     sites = [shorten(str(site), 40) for site in result.get("sites", ())]
-    samples = result.get("provenance", {}).get("problem", {}).get("samples", {})
-    rows = samples.get("total") if isinstance(samples, Mapping) else None
-    where = f"Fitted to {plural(int(rows), 'row')} of " if rows else "Fitted to the rows of "
+    rows = rows_of(result)
+    where = f"Fitted to {plural(rows, 'row')} of " if rows else "Fitted to the rows of "
     read = {ONE_PROCESS: f" {REHEARSAL}", NETWORK: " Each site read its own rows."}.get(result.get("place", ""), "")
     return f"{where}{join_names(sites, most=6)}.{read}" if sites else ""
 
@@ -168,12 +167,22 @@ def variables(result: Record) -> list[str]:
     if len(coef) == 1:
         what = _what_rises(result)
         for words, sign in ((f"Larger values raise {what}", 1), (f"Larger values lower {what}", -1)):
-            some = [shorten(names[j], 60) for j in order if sign * coef[0, j] > 0]
+            some = [f"{shorten(names[j], 60)}{_strength(result, int(j))}" for j in order if sign * coef[0, j] > 0]
             if some:
                 said.append(f"{words}: {join_names(some, most=MOST_NAMES)}.")
     else:
         said.append(f"The largest effects: {join_names([shorten(names[j], 60) for j in order], most=MOST_NAMES)}.")
     return said
+
+
+def _strength(result: Record, j: int) -> str:
+    """How strong a variable is, where exp(coefficient) has a name: (odds ratio 1.05 per unit)."""
+    ratios = result.get("ratios")
+    if not ratios or np.shape(ratios["values"])[0] != 1:
+        return ""
+    ratio = float(np.asarray(ratios["values"], float)[0][j])
+    compared = (result.get("comparisons") or ["per unit"] * (j + 1))[j]
+    return f" ({ratios['name']} {ratio_text(ratio)} {compared})"
 
 
 def _what_rises(result: Record) -> str:
@@ -197,14 +206,19 @@ def event_text(result: Record) -> str | None:
 
 def goodness(result: Record) -> list[str]:
     """How well the model predicts: from its evaluation, otherwise from cross-validation. Empty without both."""
-    said, evaluation = [], result.get("evaluation")
+    said, evaluation = [], result.get("evaluation") or {}
     for key, value, low, high in measures(evaluation)[:3]:
         name = MEASURES[key]
-        said.append(f"{name[0].upper()}{name[1:]}: {number(value)}.")
+        bounded = low is not None and high is not None and high - low > BOUNDED
+        shown = f"between {low:.3f} and {high:.3f}" if bounded else number(value)
+        said.append(f"{name[0].upper()}{name[1:]}: {shown}.")
         if key in MEANINGS:
             said.append(f"This is {MEANINGS[key]}.")
-        if low is not None and high is not None and high - low > BOUNDED:
-            said.append(f"Rounding bounds: {low:.3f} to {high:.3f}, which contain it for certain.")
+        if bounded:
+            why = {True: ": counts are known to blocks of rows", False: ": some scores were not told apart", None: ""}
+            said.append(
+                f"These are rounding bounds, which contain it for certain{why[evaluation.get('rounded_counts')]}."
+            )
         if key == "auc":
             said.append(f"95 % confidence interval (DeLong): {confidence(evaluation)}.")
     if evaluation and evaluation.get("how"):
@@ -235,6 +249,12 @@ def _null_loss(result: Record, mean: np.ndarray) -> float | None:
         return None
     first = int(np.argmax(np.asarray(path["alphas"], float)))
     return None if np.asarray(path["coefs"])[first].any() else float(mean[first])
+
+
+def auc_text(value: float | None, low: float | None, high: float | None) -> str:
+    """An AUC to three digits; the middle of wide bounds is no estimate, and is not shown."""
+    wide = low is not None and high is not None and high - low > BOUNDED
+    return "see its bounds" if wide else "-" if value is None else f"{value:.3f}"
 
 
 def confidence(evaluation: Record | None) -> str:
@@ -337,3 +357,184 @@ def carried(result: Record, cost: Record) -> str:
     """The bytes that a network carries from a site; an estimate, where sums were in double precision."""
     # a number of 64 bits has 128 in an exact sum, and every query has a few words more
     return size(cost["bytes_up"]) if result.get("exact_sums") else f"about {size(2 * cost['bytes_up'])} or more"
+
+
+# --- a paragraph for a paper ---
+
+PENALTIES = {
+    "FederatedLasso": "a lasso (l1) penalty",
+    "FederatedElasticNet": "an elastic-net penalty",
+    "FederatedGroupLasso": "a group-lasso penalty",
+    "FederatedMultiTaskLasso": "a penalty that takes a variable into all outcomes or none",
+    "FederatedNuclearRegressor": "a nuclear-norm (low-rank) penalty",
+}
+PER_THRESHOLD = ("sensitivity", "specificity", "ppv", "npv", "accuracy")
+
+
+def measure_name(key: str, evaluation: Record) -> str:
+    """The name of a measure; of those that depend on a threshold with it."""
+    threshold = evaluation.get("threshold")
+    of = key in PER_THRESHOLD and threshold is not None
+    return f"{MEASURES[key]} at a predicted risk of {number(threshold)}" if of else MEASURES[key]
+
+
+def methods_paragraph(result: Record) -> str:
+    """What was done, for the methods section of a paper: only what the record of this run says."""
+    said = [_fitted_sentence(result), *_table_methods(result.get("table") or {}), _penalty_sentence(result)]
+    said += [_alpha_sentence(result), *_further_sentences(result), _minimum_sentence(result), _scored_sentence(result)]
+    said.append(_where_sentence(result))
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def _fitted_sentence(result: Record) -> str:
+    name = str(result.get("estimator", "")).removesuffix("CV")
+    family = FAMILIES.get(name, name or "model").split(" (")[0]
+    article, family = "An" if family[:1] in "AEIOU" else "A", family[:1].lower() + family[1:]
+    label, event = result.get("label"), event_text(result)
+    of = f" of {shorten(str(label), 60)}" if label else ""
+    of += f" (event: {event})" if event is not None else ""
+    sites = [shorten(str(site), 40) for site in result.get("sites", ())]
+    rows, where = rows_of(result), f" of {plural(len(sites), 'site')} ({join_names(sites, most=20)})" if sites else ""
+    data = f" was fitted to {plural(rows, 'row')}{where}" if rows else f" was fitted{where and ' to the rows' + where}"
+    version = result.get("versions", {}).get("compfed")
+    return f"{article} {family}{of}{data}{f' with compfed {version}' if version else ''}."
+
+
+def rows_of(result: Record) -> int | None:
+    """How many rows a fit had."""
+    samples = result.get("provenance", {}).get("problem", {}).get("samples", {})
+    rows = samples.get("total") if isinstance(samples, Mapping) else None
+    return int(rows) if rows else None
+
+
+def _table_methods(table: Record) -> list[str]:
+    said = []
+    if references := table.get("references"):
+        each = [f"{shorten(str(name), 40)}: {shorten(str(level), 40)}" for name, level in references.items()]
+        said.append(
+            f"Columns of words became indicators of their levels against a reference ({join_names(each, most=20)})."
+        )
+    means = [gap for gap in table.get("missing", ()) if isinstance(gap["instead"], (int, float))]
+    others = [gap for gap in table.get("missing", ()) if not isinstance(gap["instead"], (int, float))]
+    if means:
+        each = [f"{shorten(str(gap['column']), 40)}, {gap['missing']:,} of {table['rows']:,}" for gap in means]
+        said.append(
+            f"Missing numbers were replaced by the mean of the values known ({join_names(each, '; ', most=20)})."
+        )
+    said += [
+        f"Missing values of {shorten(str(g['column']), 40)} ({g['missing']:,}): {_instead(g['instead'])}."
+        for g in others
+    ]
+    return said
+
+
+def _penalty_sentence(result: Record) -> str:
+    given, name = result.get("parameters") or {}, str(result.get("estimator", "")).removesuffix("CV")
+    if result.get("alpha") is None:
+        return ""
+    if result["alpha"] == 0:
+        return "The coefficients were not penalised."
+    ratio = given.get("l1_ratio")
+    penalty = PENALTIES.get(name)
+    if penalty is None and ratio is not None:
+        penalty = {0.0: "a ridge (l2) penalty", 1.0: "a lasso (l1) penalty"}.get(float(ratio), "an elastic-net penalty")
+    penalty = penalty or "a penalty"
+    share = f" with an l1 share of {number(ratio)}" if penalty == "an elastic-net penalty" and ratio is not None else ""
+    scale = {True: ", on columns scaled to a standard deviation of 1", False: ", on columns as they are (not scaled)"}
+    intercept = "; the intercept had none" if given.get("fit_intercept", True) else "; there was no intercept"
+    return f"The coefficients had {penalty}{share}{scale.get(given.get('standardize', ''), '')}{intercept}."
+
+
+def _alpha_sentence(result: Record) -> str:
+    cv = result.get("cv")
+    if result.get("alpha") in (None, 0):
+        return ""
+    if not cv:
+        return f"The weight of the penalty, alpha, was {number(result['alpha'])}."
+    losses = np.asarray(cv["losses"])
+    way = (
+        "approximate leave-one-out"
+        if cv.get("leave_one_out")
+        else f"cross-validation over {plural(losses.shape[1], 'split')}"
+    )
+    rule = {
+        "best": "the one with the least held-out loss",
+        "one_standard_error": "the largest one within one standard error of the least held-out loss",
+    }.get(cv.get("rule", ""), "one of them")
+    return f"Its weight alpha was chosen among {losses.shape[0]} values by {way}: {rule}, alpha = {number(result['alpha'])}."
+
+
+def _further_sentences(result: Record) -> list[str]:
+    given, said = result.get("parameters") or {}, []
+    if (weight := given.get("class_weight")) is not None:
+        balanced = "Rows were weighted so that every class counts the same."
+        said.append(balanced if weight == "balanced" else "Rows were weighted by their class.")
+    if given.get("bounds") is not None:
+        said.append("Coefficients were kept within bounds.")
+    if given.get("penalty_factors") is not None:
+        said.append("The penalty of single columns was multiplied by factors.")
+    if given.get("site_effects"):
+        said.append("Every site had an intercept of its own, which was not penalised.")
+    if given.get("relax"):
+        said.append("The variables chosen were fitted again with less or no penalty (relaxed fit).")
+    if result.get("theta") is not None:
+        how = " (estimated)" if given.get("theta") == "ml" else ""
+        said.append(f"The size theta of the negative binomial distribution was {number(result['theta'])}{how}.")
+    return said
+
+
+def _minimum_sentence(result: Record) -> str:
+    certificate = result.get("certificate") or {}
+    if not certificate.get("holds"):
+        return ""
+    gap = certificate.get("duality_gap")
+    return (
+        ""
+        if gap is None
+        else f"The objective was minimised to within {number(gap, 2)}, by a duality gap over all rows."
+    )
+
+
+def _scored_sentence(result: Record) -> str:
+    evaluation = result.get("evaluation")
+    if not evaluation:
+        return ""
+    how = str(evaluation.get("how", ""))
+    said = f"Predictions were scored as follows: {HOW.get(how, how)}."
+    if evaluation.get("threshold") is not None and evaluation.get("sensitivity") is not None:
+        said += f" Sensitivity, specificity and predictive values are at a predicted risk of {number(evaluation['threshold'])}."
+    return said
+
+
+def _where_sentence(result: Record) -> str:
+    if result.get("place") == NETWORK:
+        return "Each site read its own rows; sums over them were sent to the server."
+    return "All rows were read by one process." if result.get("place") == ONE_PROCESS else ""
+
+
+# --- bytes ---
+
+
+def size_explained(result: Record) -> list[str]:
+    """Why a site sends as much as it does: the numbers of its sums, against those of its table."""
+    cost, rows, sites = result["communication"], rows_of(result), len(result.get("sites", ()))
+    bytes_of_number = 16 if result.get("exact_sums") else 8
+    numbers = cost["bytes_up"] / bytes_of_number
+    largest = max(cost["queries"], key=lambda query: query["bytes_up"], default=None)
+    if largest is None or not numbers:
+        return []
+    bits = "exact sums take 128 bits a number" if result.get("exact_sums") else "64 bits a number"
+    said = [
+        f"That is about {number(round(numbers))} numbers ({bits}), most of them for {largest['query']} at "
+        f"{plural(int(largest['models']), 'model')}."
+    ]
+    if result.get("cv"):
+        said[0] += " Every value of alpha and every split needs models of its own."
+    if rows and sites:
+        table = rows / sites * (len(result["features"]) + 1)
+        said.append(f"The table of an average site has {number(round(table))} numbers.")
+        if numbers > table:
+            said.append(
+                "More numbers than the table has can tell rows: what leaves a site, in the documentation, says when."
+            )
+    return said
