@@ -58,7 +58,13 @@ class Page:
 
 def contents(record: Record, folder: Path | None) -> Page:
     """The contents of a page."""
-    makers = {"fit": fit_page, "methods": methods_page, "sites": sites_page, "paper": paper_page}
+    makers = {
+        "fit": fit_page,
+        "methods": methods_page,
+        "sites": sites_page,
+        "paper": paper_page,
+        "leaderboard": leaderboard_page,
+    }
     page = makers[record["kind"]](record, folder)
     version = record.get("versions", {}).get("compfed", "")
     when = record.get("created")
@@ -810,3 +816,169 @@ def _claims_table(claims: Sequence[Record]) -> str:
         )
     head = "<thead><tr><th>Verdict</th><th>Claim and measurements</th><th>Where</th></tr></thead>"
     return f'<div class="scroll"><table class="wide claims">{head}<tbody>{rows}</tbody></table></div>'
+
+
+# --- the leaderboard ---
+
+
+UNIT_WORDS = {"rounds": "rounds", "bytes": "bytes, both ways", "rows": "rows read", "seconds": "simulated seconds"}
+
+
+def leaderboard_page(record: Record, folder: Path | None) -> Page:
+    """Who is first on each problem of the suite, the totals, and every method with what it paid."""
+    standings, paper = record["standings"], record["paper"]
+    parts: list[Part] = [f'<div class="cards">{"".join(_board_cards(record))}</div>']
+    parts.append(html.section("Who is first", html.paragraph(_FIRST_NOTE, "note"), _firsts_table(standings, paper)))
+    parts.append(
+        html.section("Over all problems", html.paragraph(_TOTALS_NOTE, "note"), _totals_table(record["totals"]))
+    )
+    parts.append(html.section("How to read this", html.paragraphs(_BOARD_RULES)))
+    for problem in standings:
+        parts.append(_problem_section(problem))
+    work = record.get("work") or {}
+    facts = [
+        ["suite", f"version {record['suite']}, {record['mode']}"],
+        ["date", record.get("created") or "-"],
+        ["versions", ", ".join(f"{k} {v}" for k, v in (record.get("versions") or {}).items())],
+        ["work", ", ".join(f"{words.number(v)} {k.replace('_', ' ')}" for k, v in work.items()) or "-"],
+        ["added results", ", ".join(record["added"]) or "none"],
+    ]
+    parts.append(html.section("Provenance", html.table(["", ""], facts, "wide")))
+    count = words.plural(sum(bool(problem["methods"]) for problem in standings), "problem")
+    methods = words.plural(len(record["totals"]), "method")
+    lead = (
+        f"{methods} for min f + g on {count}, each with the same number of settings and rounds, ranked by what they pay to reach "
+        "an accuracy. Ours are ranked like all others."
+    )
+    return Page("Leaderboard of composite federated methods", lead, parts)
+
+
+_FIRST_NOTE = (
+    "The method with the least cost per client to the level, and the cost. The last column has the places of Algorithm 1 of the "
+    "paper (DecoupledProx) by rounds, bytes, rows and seconds, of so many methods that arrive."
+)
+_TOTALS_NOTE = (
+    "Behind: the median, over the problems on which a method arrives, of its cost as a multiple of the least one. Firsts are "
+    "counted by rounds, bytes, rows and seconds. A method that applies to few problems has few to be first on."
+)
+_BOARD_RULES = (
+    "Every method with a step tries the same number of settings, multiples of its default steps: 1/4, 1 and 4 times, then (in the "
+    "full board) two more, beyond an edge where the best one lies there, else beside it. Settings are compared on a seed of their "
+    "own; the reported costs are medians over other seeds. A setting is better if it reaches the harder level, then if it needs "
+    "fewer rounds to it.",
+    "The second-order solvers have nothing to tune. All other methods get bounds on the curvature of every site for free, from "
+    "which their default steps follow; what tuning costs is not counted for anybody.",
+    "Rows are those that a client reads for values, gradients, Hessians and Hessian-vector products. A row of a Hessian counts "
+    "like a row of a gradient, although it takes about d times the arithmetic; rows and simulated seconds flatter methods that ask "
+    "for Hessians.",
+    "All methods start at the same point. Local steps are the same number for all methods that have them; it is not tuned.",
+    "Not reached: not within the budget of rounds. Open: the run ended so early that it had spent less than the first one's cost; a "
+    "budget in that unit could change the ranking.",
+)
+
+
+def _board_cards(record: Record) -> list[str]:
+    """Who arrives most often, where ours is first, and where it is not."""
+    rows = record["totals"]
+    standings = [problem for problem in record["standings"] if problem["methods"]]
+    cards = []
+    if rows:
+        top = rows[0]
+        said = [f"{top['method']} arrives on {top['arrives']} of {words.plural(top['applies'], 'problem')}."]
+        following = [f"{row['method']} ({row['arrives']} of {row['applies']})" for row in rows[1:4]]
+        said += [f"Next: {join_names(following)}."] if following else []
+        cards.append(html.card("Who arrives?", said))
+    firsts, losses = [], []
+    for problem in standings:
+        found = {row["method"]: row["costs"]["rounds"]["rank"] for row in problem["methods"]}
+        place = found.get(record["paper"])
+        if place is None:
+            losses.append(f"{problem['problem']} (does not arrive)" if record["paper"] in found else "")
+        elif place == 1:
+            firsts.append(problem["problem"])
+        else:
+            losses.append(f"{problem['problem']} ({place} of {sum(p is not None for p in found.values())})")
+    losses = [text for text in losses if text]
+    said = [f"By rounds it is first on {len(firsts)} of {words.plural(len(standings), 'problem')}."]
+    said += [f"Not first: {join_names(losses, most=20)}."] if losses else []
+    cards.append(html.card("And Algorithm 1 of the paper?", said))
+    return cards
+
+
+def _board_cost(unit: str, value: float) -> str:
+    return words.size(value) if unit == "bytes" else words.number(value)
+
+
+def _firsts_table(standings: Sequence[Record], paper: str) -> str:
+    rows = []
+    for problem in standings:
+        if not problem["methods"]:
+            rows.append(
+                [problem["problem"], f"skipped: it {problem.get('skipped') or 'was not run'}", "", "", "", "", ""]
+            )
+            continue
+        cells = []
+        for unit in UNIT_WORDS:
+            first = [row for row in problem["methods"] if row["costs"][unit]["rank"] == 1]
+            paid = f" {_board_cost(unit, first[0]['costs'][unit]['cost'])}" if first else ""
+            cells.append((" = ".join(row["method"] for row in first) or "nobody") + paid)
+        mine = next((row for row in problem["methods"] if row["method"] == paper), None)
+        arrived = sum(row["costs"]["rounds"]["rank"] is not None for row in problem["methods"])
+        if mine is None:
+            place = "was not run"
+        elif mine["costs"]["rounds"]["rank"] is None:
+            place = mine["costs"]["rounds"]["words"]
+        else:
+            place = ", ".join(str(mine["costs"][unit]["rank"] or "-") for unit in UNIT_WORDS) + f" of {arrived}"
+        rows.append([problem["problem"], problem["level"], *cells, place])
+    return html.table(["problem", "to", *(f"first by {name}" for name in UNIT_WORDS.values()), paper], rows, "wide")
+
+
+def _totals_table(rows: Sequence[Record]) -> str:
+    cells = []
+    for row in rows:
+        behind = [row["behind"][unit] for unit in UNIT_WORDS]
+        times = ["-" if value is None else words.number(value) for value in behind]
+        firsts = ", ".join(str(row["first"][unit]) for unit in UNIT_WORDS)
+        cells.append([_named(row), row["applies"], row["arrives"], firsts, *times])
+    header = ["method", "applies to", "arrives on", "firsts", *(f"behind by {unit}" for unit in UNIT_WORDS)]
+    return html.table(header, cells, "numbers")
+
+
+def _named(row: Record) -> str:
+    """A method with what it is to this project."""
+    return row["method"] + (" (ours)" if row["kind"] == "ours" else "")
+
+
+def _problem_section(problem: Record) -> str:
+    if not problem["methods"]:
+        said = f"Skipped: it {problem.get('skipped') or 'was not run'}"
+        return html.section(f"Problem: {problem['problem']}", html.paragraph(said))
+    terms, level = problem["terms"], problem["level"]
+    size = f"{problem['words']}; {problem['rows']:,} rows, {problem['columns']:,} coefficients, {problem['sites']:,} sites."
+    budget = (
+        f"Budget: {terms['rounds']:,} rounds for each of {terms['settings']} settings, seed {terms['tuning_seed']}; reported on "
+        f"{words.plural(len(terms['seeds']), 'seed')}. Local steps: {terms['tau']}. Seconds of the cost model {terms['clock']!r}."
+    )
+    rows, others = [], []
+    for row in problem["methods"]:
+        if row["status"] in ("does not apply", "stopped"):
+            others.append([_named(row), row["status"], row["reason"] or ""])
+            continue
+        reached = ["-" if cost is None else words.number(cost) for cost in row["rounds"].values()]
+        costs = []
+        for unit in UNIT_WORDS:
+            at = row["costs"][unit]
+            costs.append(at["words"] if at["rank"] is None else f"{_board_cost(unit, at['cost'])} · {at['rank']}")
+        end = "diverged" if row["final"] is None else words.number(row["final"])
+        edge = " (edge of what was tried)" if row["at_edge"] else ""
+        rows.append([_named(row), *costs, *reached, end, (row["setting"] or "-") + edge])
+    header = ["method", *(f"{name} to {level} · place" for name in UNIT_WORDS.values())]
+    header += [*(f"rounds to {each}" for each in terms["levels"]), "at the end", "setting"]
+    return html.section(
+        f"Problem: {problem['problem']}",
+        html.paragraphs([size, budget]),
+        html.paragraph(f"Ranked by {terms['criterion']}. {problem.get('reference') or ''}", "note"),
+        html.table(header, rows, "numbers") if rows else "",
+        html.table(["method", "", "why"], others, "wide") if others else "",
+    )

@@ -56,6 +56,7 @@ class Contender:
     method: Method
     given: Algorithm | SecondOrder | None = None
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    every_step: bool = False  # whether a scale multiplies the gradient step `eta` too, where the method's own rule keeps it
 
     @property
     def is_solver(self) -> bool:
@@ -75,7 +76,11 @@ class Contender:
             else:
                 # a loss without a bound on its curvature: steps that suit the start, of which multiples are tried
                 at = problem.start if L is None and problem.loss.curvature is None else None
-                base = default_steps(self.method, problem, tau, values.get(SCALE, 1.0), at, L)
+                scale = values.get(SCALE, 1.0)
+                base = default_steps(self.method, problem, tau, scale, at, L)
+                if self.every_step and has_leaf(base, "eta"):
+                    unscaled: Any = default_steps(self.method, problem, tau, 1.0, at, L)
+                    base = with_leaf(base, "eta", unscaled.eta * scale)
         for name, value in own.items():
             base = with_leaf(base, name, value)
         assert isinstance(base, Algorithm)
@@ -264,7 +269,9 @@ def beside(
         if len(along) < 2 or along[0] <= 0 or value not in along or not _is_leaf(each, problem, tau, best, name, L):
             continue
         k = along.index(value)
-        found += [best | {name: float(np.sqrt(value * near))} for near in (*along[k + 1 : k + 2], *along[max(0, k - 1) : k])]
+        found += [
+            best | {name: float(np.sqrt(value * near))} for near in (*along[k + 1 : k + 2], *along[max(0, k - 1) : k])
+        ]
     return found
 
 
