@@ -821,92 +821,101 @@ def _claims_table(claims: Sequence[Record]) -> str:
 # --- the leaderboard ---
 
 
-UNIT_WORDS = {"rounds": "rounds", "bytes": "bytes, both ways", "rows": "rows read", "seconds": "simulated seconds"}
+UNITS = ("rounds", "bytes", "rows", "seconds")
 
 
 def leaderboard_page(record: Record, folder: Path | None) -> Page:
     """Who is first on each problem of the suite, the totals, and every method with what it paid."""
-    standings, paper = record["standings"], record["paper"]
+    standings = record["standings"]
     parts: list[Part] = [f'<div class="cards">{"".join(_board_cards(record))}</div>']
-    parts.append(html.section("Who is first", html.paragraph(_FIRST_NOTE, "note"), _firsts_table(standings, paper)))
+    parts.append(
+        html.section("Who is first", html.paragraph(_FIRST_NOTE, "note"), _firsts_table(standings, record["paper"]))
+    )
     parts.append(
         html.section("Over all problems", html.paragraph(_TOTALS_NOTE, "note"), _totals_table(record["totals"]))
     )
-    parts.append(html.section("How to read this", html.paragraphs(_BOARD_RULES)))
-    for problem in standings:
-        parts.append(_problem_section(problem))
+    parts.append(html.section("How to read this", html.paragraphs(_board_rules(standings))))
+    parts += [_problem_section(problem) for problem in standings]
     work = record.get("work") or {}
     facts = [
         ["suite", f"version {record['suite']}, {record['mode']}"],
         ["date", record.get("created") or "-"],
         ["versions", ", ".join(f"{k} {v}" for k, v in (record.get("versions") or {}).items())],
-        ["work", ", ".join(f"{words.number(v)} {k.replace('_', ' ')}" for k, v in work.items()) or "-"],
-        ["added results", ", ".join(record["added"]) or "none"],
+        ["work", ", ".join(f"{value:,.0f} {name.replace('_', ' ')}" for name, value in work.items()) or "-"],
+        ["results of others", ", ".join(record["added"]) or "none"],
     ]
     parts.append(html.section("Provenance", html.table(["", ""], facts, "wide")))
     count = words.plural(sum(bool(problem["methods"]) for problem in standings), "problem")
-    methods = words.plural(len(record["totals"]), "method")
     lead = (
-        f"{methods} for min f + g on {count}, each with the same number of settings and rounds, ranked by what they pay to reach "
-        "an accuracy. Ours are ranked like all others."
+        f"{words.plural(len(record['totals']), 'method')} for min f + g on {count}, each with the same number of settings and rounds, "
+        "ranked by what they pay to reach an accuracy. Ours are ranked like all others."
     )
     return Page("Leaderboard of composite federated methods", lead, parts)
 
 
 _FIRST_NOTE = (
-    "The method with the least cost per client to the level, and the cost. The last column has the places of Algorithm 1 of the "
-    "paper (DecoupledProx) by rounds, bytes, rows and seconds, of so many methods that arrive."
+    "The method with the least cost per client to the level, and the cost; bytes are those both ways, seconds are simulated. The last "
+    "column has the places of Algorithm 1 of the paper (DecoupledProx) by rounds, bytes, rows and seconds, of so many that arrive."
 )
 _TOTALS_NOTE = (
-    "Behind: the median, over the problems on which a method arrives, of its cost as a multiple of the least one. Firsts are "
-    "counted by rounds, bytes, rows and seconds. A method that applies to few problems has few to be first on."
+    "Times the first: the median, over the problems on which a method arrives, of its cost as a multiple of the least one. Firsts are "
+    "those by rounds, bytes, rows and seconds. A method that applies to few problems has few to be first on."
 )
-_BOARD_RULES = (
-    "Every method with a step tries the same number of settings, multiples of its default steps: 1/4, 1 and 4 times, then (in the "
-    "full board) two more, beyond an edge where the best one lies there, else beside it. Settings are compared on a seed of their "
-    "own; the reported costs are medians over other seeds. A setting is better if it reaches the harder level, then if it needs "
-    "fewer rounds to it.",
-    "The second-order solvers have nothing to tune. All other methods get bounds on the curvature of every site for free, from "
-    "which their default steps follow; what tuning costs is not counted for anybody.",
-    "Rows are those that a client reads for values, gradients, Hessians and Hessian-vector products. A row of a Hessian counts "
-    "like a row of a gradient, although it takes about d times the arithmetic; rows and simulated seconds flatter methods that ask "
-    "for Hessians.",
-    "All methods start at the same point. Local steps are the same number for all methods that have them; it is not tuned.",
-    "Not reached: not within the budget of rounds. Open: the run ended so early that it had spent less than the first one's cost; a "
-    "budget in that unit could change the ranking.",
-)
+
+
+def _board_rules(standings: Sequence[Record]) -> list[str]:
+    """The terms of the contest, and what they do not show."""
+    settings = max((problem["terms"]["settings"] for problem in standings), default=0)
+    more = ", then two more: beyond an edge where the best one lies there, else beside it" if settings > 3 else ""
+    return [
+        f"Every method with a step tries {settings} settings, multiples of its default steps: 1/4, 1 and 4 times{more}. The multiple "
+        "applies to the gradient step of every method, also where it solves local problems. Settings are compared on a seed of their "
+        "own. A setting is better if it reaches the harder level, then if it needs fewer rounds to it.",
+        "The second-order solvers have nothing to tune. All other methods know a bound on the curvature of every site, from which "
+        "their default steps follow. What tuning and these bounds cost is not counted, for anybody.",
+        "Rows are those that a client reads for values, gradients, Hessians and Hessian-vector products. A row of a Hessian counts like "
+        "a row of a gradient, although it takes about d times the arithmetic: rows and seconds flatter methods that ask for Hessians.",
+        "All methods start at the same point. The number of local steps is the same for all methods that have them; it is not tuned.",
+        "Not reached: not within the budget of rounds. Open: likewise, but the run had spent less than the first one's cost when its "
+        "rounds ended; a budget in that unit could change the ranking.",
+        "Methods joined by = have the same cost. Several are one method where all clients send full gradients, or where g = 0.",
+    ]
 
 
 def _board_cards(record: Record) -> list[str]:
     """Who arrives most often, where ours is first, and where it is not."""
-    rows = record["totals"]
-    standings = [problem for problem in record["standings"] if problem["methods"]]
+    rows, standings = record["totals"], [problem for problem in record["standings"] if problem["methods"]]
     cards = []
     if rows:
         top = rows[0]
-        said = [f"{top['method']} arrives on {top['arrives']} of {words.plural(top['applies'], 'problem')}."]
         following = [f"{row['method']} ({row['arrives']} of {row['applies']})" for row in rows[1:4]]
-        said += [f"Next: {join_names(following)}."] if following else []
-        cards.append(html.card("Who arrives?", said))
+        said = [
+            f"{top['method']} arrives on {top['arrives']} of the {words.plural(top['applies'], 'problem')} that it applies to."
+        ]
+        cards.append(html.card("Who arrives?", said + ([f"Next: {join_names(following)}."] if following else [])))
     firsts, losses = [], []
     for problem in standings:
         found = {row["method"]: row["costs"]["rounds"]["rank"] for row in problem["methods"]}
-        place = found.get(record["paper"])
-        if place is None:
-            losses.append(f"{problem['problem']} (does not arrive)" if record["paper"] in found else "")
-        elif place == 1:
+        if record["paper"] not in found:
+            continue
+        place, arrived = found[record["paper"]], sum(rank is not None for rank in found.values())
+        if place == 1:
             firsts.append(problem["problem"])
         else:
-            losses.append(f"{problem['problem']} ({place} of {sum(p is not None for p in found.values())})")
-    losses = [text for text in losses if text]
-    said = [f"By rounds it is first on {len(firsts)} of {words.plural(len(standings), 'problem')}."]
+            losses.append(f"{problem['problem']} ({'does not arrive' if place is None else f'{place} of {arrived}'})")
+    said = [f"By rounds it is first on {len(firsts)} of {words.plural(len(firsts) + len(losses), 'problem')}."]
+    said += [f"First: {join_names(firsts, most=20)}."] if firsts else []
     said += [f"Not first: {join_names(losses, most=20)}."] if losses else []
-    cards.append(html.card("And Algorithm 1 of the paper?", said))
-    return cards
+    return [*cards, html.card("And Algorithm 1 of the paper?", said)]
 
 
 def _board_cost(unit: str, value: float) -> str:
-    return words.size(value) if unit == "bytes" else words.number(value)
+    """A cost in a few characters."""
+    if unit == "bytes":
+        return words.size(value)
+    if unit == "seconds" and value < 100:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.1f}"
 
 
 def _firsts_table(standings: Sequence[Record], paper: str) -> str:
@@ -914,14 +923,15 @@ def _firsts_table(standings: Sequence[Record], paper: str) -> str:
     for problem in standings:
         if not problem["methods"]:
             rows.append(
-                [problem["problem"], f"skipped: it {problem.get('skipped') or 'was not run'}", "", "", "", "", ""]
+                [problem["problem"], "-", f"skipped: it {problem.get('skipped') or 'was not run'}", "", "", "", ""]
             )
             continue
         cells = []
-        for unit in UNIT_WORDS:
+        for unit in UNITS:
             first = [row for row in problem["methods"] if row["costs"][unit]["rank"] == 1]
-            paid = f" {_board_cost(unit, first[0]['costs'][unit]['cost'])}" if first else ""
-            cells.append((" = ".join(row["method"] for row in first) or "nobody") + paid)
+            paid = f": {_board_cost(unit, first[0]['costs'][unit]['cost'])}" if first else ""
+            names = sorted((row["method"] for row in first), key=len)
+            cells.append((join_names(names, " = ", most=2) or "nobody") + paid)
         mine = next((row for row in problem["methods"] if row["method"] == paper), None)
         arrived = sum(row["costs"]["rounds"]["rank"] is not None for row in problem["methods"])
         if mine is None:
@@ -929,20 +939,19 @@ def _firsts_table(standings: Sequence[Record], paper: str) -> str:
         elif mine["costs"]["rounds"]["rank"] is None:
             place = mine["costs"]["rounds"]["words"]
         else:
-            place = ", ".join(str(mine["costs"][unit]["rank"] or "-") for unit in UNIT_WORDS) + f" of {arrived}"
+            place = ", ".join(str(mine["costs"][unit]["rank"] or "-") for unit in UNITS) + f" of {arrived}"
         rows.append([problem["problem"], problem["level"], *cells, place])
-    return html.table(["problem", "to", *(f"first by {name}" for name in UNIT_WORDS.values()), paper], rows, "wide")
+    return html.table(["problem", "to", *UNITS, paper], rows, "wide board")
 
 
 def _totals_table(rows: Sequence[Record]) -> str:
     cells = []
     for row in rows:
-        behind = [row["behind"][unit] for unit in UNIT_WORDS]
-        times = ["-" if value is None else words.number(value) for value in behind]
-        firsts = ", ".join(str(row["first"][unit]) for unit in UNIT_WORDS)
+        times = ["-" if row["behind"][unit] is None else f"{row['behind'][unit]:.3g}" for unit in UNITS]
+        firsts = ", ".join(str(row["first"][unit]) for unit in UNITS)
         cells.append([_named(row), row["applies"], row["arrives"], firsts, *times])
-    header = ["method", "applies to", "arrives on", "firsts", *(f"behind by {unit}" for unit in UNIT_WORDS)]
-    return html.table(header, cells, "numbers")
+    header = ["method", "applies", "arrives", "firsts", *(f"{unit} x" for unit in UNITS)]
+    return html.table(header, cells, "numbers board")
 
 
 def _named(row: Record) -> str:
@@ -951,34 +960,41 @@ def _named(row: Record) -> str:
 
 
 def _problem_section(problem: Record) -> str:
+    title = f"Problem: {problem['problem']}"
     if not problem["methods"]:
-        said = f"Skipped: it {problem.get('skipped') or 'was not run'}"
-        return html.section(f"Problem: {problem['problem']}", html.paragraph(said))
+        return html.section(title, html.paragraph(f"Skipped: it {problem.get('skipped') or 'was not run.'}"))
     terms, level = problem["terms"], problem["level"]
-    size = f"{problem['words']}; {problem['rows']:,} rows, {problem['columns']:,} coefficients, {problem['sites']:,} sites."
-    budget = (
-        f"Budget: {terms['rounds']:,} rounds for each of {terms['settings']} settings, seed {terms['tuning_seed']}; reported on "
-        f"{words.plural(len(terms['seeds']), 'seed')}. Local steps: {terms['tau']}. Seconds of the cost model {terms['clock']!r}."
-    )
-    rows, others = [], []
+    size = [f"{problem[name]:,} {said}" for name, said in _SIZES if name in problem]
+    said = [
+        f"{problem.get('words') or problem['problem']}; {', '.join(size)}.",
+        f"Budget: {terms['rounds']:,} rounds for each of {terms['settings']} settings on seed {terms['tuning_seed']}; reported on "
+        f"{words.plural(len(terms['seeds']), 'other seed')}. Local steps: {terms['tau']}. Seconds: cost model {terms['clock']!r}.",
+        f"Cost per client to {terms['criterion']} = {level}, and the place by it; then rounds to the other levels, the end, and the "
+        "multiple of the default steps.",
+    ]
+    rows, others = [], dict[tuple[str, str], list[str]]()
     for row in problem["methods"]:
         if row["status"] in ("does not apply", "stopped"):
-            others.append([_named(row), row["status"], row["reason"] or ""])
+            reason = (row["reason"] or "").replace(row["method"], "It", 1)
+            others.setdefault((row["status"], reason), []).append(_named(row))
             continue
-        reached = ["-" if cost is None else words.number(cost) for cost in row["rounds"].values()]
         costs = []
-        for unit in UNIT_WORDS:
+        for unit in UNITS:
             at = row["costs"][unit]
             costs.append(at["words"] if at["rank"] is None else f"{_board_cost(unit, at['cost'])} · {at['rank']}")
-        end = "diverged" if row["final"] is None else words.number(row["final"])
-        edge = " (edge of what was tried)" if row["at_edge"] else ""
-        rows.append([_named(row), *costs, *reached, end, (row["setting"] or "-") + edge])
-    header = ["method", *(f"{name} to {level} · place" for name in UNIT_WORDS.values())]
-    header += [*(f"rounds to {each}" for each in terms["levels"]), "at the end", "setting"]
+        reached = ["-" if cost is None else f"{cost:,.4g}" for name, cost in row["rounds"].items() if name != level]
+        end = "diverged" if row["final"] is None else f"{row['final']:.1e}"
+        setting = (row["setting"] or "-").replace("nothing to tune", "-").replace("scale = ", "x ")
+        rows.append([_named(row), *costs, *reached, end, setting + (", edge" if row["at_edge"] else "")])
+    header = ["method", *UNITS, *(f"to {each}" for each in terms["levels"] if each != level), "end", "setting"]
+    why = [[status, ", ".join(names), reason] for (status, reason), names in others.items()]
     return html.section(
-        f"Problem: {problem['problem']}",
-        html.paragraphs([size, budget]),
-        html.paragraph(f"Ranked by {terms['criterion']}. {problem.get('reference') or ''}", "note"),
-        html.table(header, rows, "numbers") if rows else "",
-        html.table(["method", "", "why"], others, "wide") if others else "",
+        title,
+        html.paragraphs(said),
+        html.paragraph(problem.get("reference") or "", "note"),
+        html.table(header, rows, "numbers board") if rows else "",
+        html.table(["", "methods", "why"], why, "wide board") if why else "",
     )
+
+
+_SIZES = (("rows", "rows"), ("columns", "coefficients"), ("sites", "sites"))

@@ -56,7 +56,9 @@ class Contender:
     method: Method
     given: Algorithm | SecondOrder | None = None
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    every_step: bool = False  # whether a scale multiplies the gradient step `eta` too, where the method's own rule keeps it
+    every_step: bool = (
+        False  # whether a scale multiplies the gradient step `eta` too, where the method's own rule keeps it
+    )
 
     @property
     def is_solver(self) -> bool:

@@ -44,7 +44,7 @@ def why_not(entry: Record, level: str, unit: str, entries: Sequence[Record]) -> 
     first = [paid for other in entries if (paid := cost(other, level, unit)) is not None]
     spent = entry.get("spent", {}).get(unit)
     if first and spent is not None and spent < min(first):
-        return "open: its budget of rounds ended below the first one's cost"
+        return "open"  # its rounds ended before it had spent what the first one paid
     return "not reached"
 
 
@@ -116,7 +116,7 @@ def totals(standing: Sequence[Record]) -> list[JsonObject]:
 def record_of(board: Record) -> JsonObject:
     """The board as plain data for a run folder and its page."""
     standing = standings(board)
-    about = {name: board.get(name) for name in ("created", "versions", "suite", "mode", "by", "work")}
+    about = {name: board[name] for name in ("created", "versions", "suite", "mode", "by", "work") if name in board}
     added = sorted({label_of(entry) for entry in board["entries"] if entry.get("kind") == "added"})
     return {
         "kind": "leaderboard",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +30,8 @@ STATUSES = ("ran", "diverged", "does not apply", "stopped")
 KINDS = ("ours", "baseline", "added")
 MOST_BYTES, MOST_ENTRIES = 20_000_000, 10_000
 LARGEST = 1e18  # of a cost
+FIELDS = ("format", "suite", "mode", "by", "created", "versions", "work", "problems", "entries")
+WORK = ("runs", "programs", "cpu_seconds")
 REQUIRED, OPTIONAL = ("problem", "method", "status"), (
     "by", "kind", "reason", "tried", "setting", "at_edge", "to_accuracy", "range", "final", "finals", "spent",
 )  # fmt: skip
@@ -85,7 +87,9 @@ def check_results(found: Any) -> None:
         )
     if found.get("mode") not in MODES:
         raise _Bad(f"mode={_shown(found.get('mode'))} must be one of {join_names(MODES)}.")
-    _text(found.get("by", "compfed"), "by", 80)
+    if unknown := [name for name in found if name not in FIELDS]:
+        raise _Bad(f"{_shown(unknown[0])} is no field of a results file; there are {join_names(FIELDS, most=20)}.")
+    _check_provenance(found)
     tasks, problems = suite(found["mode"] == "quick"), found.get("problems")
     if not isinstance(problems, dict) or not problems:
         raise _Bad("problems must map names of problems to their terms; copy them from a leaderboard.json.")
@@ -111,6 +115,17 @@ def check_results(found: Any) -> None:
         if key in seen:
             raise _Bad(f"{where}: {entry['method']!r} has two results on {entry['problem']!r}; keep one.")
         seen.add(key)
+
+
+def _check_provenance(found: Record) -> None:
+    """Refuse a maker, a date, versions and work that are not texts and numbers."""
+    _text(found.get("by", "compfed"), "by", 80)
+    _text(found.get("created", "-"), "created", 80)
+    for name, each in _table(found.get("versions", {}), "versions").items():
+        _text(name, "a name in versions", 80)
+        _text(each, f"versions: {name}", 80)
+    for name, amount in _table(found.get("work", {}), "work", WORK).items():
+        _number(amount, f"work: {name}")
 
 
 def _check_about(about: Record, name: str) -> None:
@@ -216,9 +231,9 @@ def _check_ranges(entry: Record, where: str, levels: list[str]) -> None:
                     _number(end, f"{where}: range of {unit} to {level}")
 
 
-def _table(value: Any, where: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(value, dict) or not set(value) <= set(known):
-        raise _Bad(f"{where} must be a table of {join_names(list(known))}.")
+def _table(value: Any, where: str, known: Iterable[str] | None = None) -> dict[str, Any]:
+    if not isinstance(value, dict) or not (known is None or set(value) <= set(known)):
+        raise _Bad(f"{where} must be a table{'' if known is None else f' of {join_names(list(known))}'}.")
     return value
 
 
@@ -271,5 +286,7 @@ def added(board: Record, others: list[JsonObject]) -> JsonObject:
 
 
 def label_of(entry: Record) -> str:
-    """The name of a method on the page; who made an added result stands behind it."""
-    return f"{entry['method']} (by {entry['by']})" if entry.get("kind") == "added" else entry["method"]
+    """The name of a method on the page; who made a result that was added stands behind it."""
+    return (
+        f"{entry['method']} (by {entry['by']})" if entry.get("kind") == "added" and entry.get("by") else entry["method"]
+    )

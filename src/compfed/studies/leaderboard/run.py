@@ -295,6 +295,7 @@ def leaderboard(
     """
     out, others = Path(out), [read_results(path) for path in add]
     check_writable(out, f"--out {out}")
+    out.mkdir(parents=True, exist_ok=True)
     every = suite(quick, None if data is None else Path(data)) if tasks is None else dict(tasks)
     asked = list(every) if problems is None else list(problems)
     if unknown := [name for name in asked if name not in every]:
