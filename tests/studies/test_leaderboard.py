@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -284,7 +285,7 @@ def test_the_scale_multiplies_the_gradient_step_of_local_problems_too():
         (each,) = contenders([name], {})
         tuned = [each.algorithm(problem, 2, {SCALE: scale}) for scale in (1.0, 4.0)]
         assert (tuned[1].eta == pytest.approx(4.0 * tuned[0].eta)) == follows  # pyright: ignore[reportAttributeAccessIssue]
-        every = run.replace(each, every_step=True)
+        every = replace(each, every_step=True)
         tuned = [every.algorithm(problem, 2, {SCALE: scale}) for scale in (1.0, 4.0)]
         assert tuned[1].eta == pytest.approx(4.0 * tuned[0].eta)  # pyright: ignore[reportAttributeAccessIssue]
 

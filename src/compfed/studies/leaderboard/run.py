@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,7 +33,7 @@ from compfed.solvers.base import Method, SecondOrder
 from compfed.solvers.second_order import SOLVERS
 from compfed.studies.compare_methods import Budget, Comparison, Criterion, costs_of
 from compfed.studies.leaderboard.ranks import OURS, record_of
-from compfed.studies.leaderboard.results import FORMAT, UNITS, added, check_results, read_results
+from compfed.studies.leaderboard.results import FORMAT, UNITS, WORK, added, check_results, read_results
 from compfed.studies.leaderboard.suite import TUNING_SEED, VERSION, Missing, Task, suite
 from compfed.studies.tuning import Contender, contenders
 from compfed.trace import Trace
@@ -250,7 +250,9 @@ class _Progress:
         self.done += weight
         self.fresh += weight if ran else 0.0
 
-    def note(self, text: str) -> None:
+    def skip(self, text: str, count: int, weight: float) -> None:
+        """Say why a problem with so many methods is left out."""
+        self.number, self.done = self.number + count, self.done + count * weight
         self.out.write(f"{text}\n")
         self.out.flush()
 
@@ -280,7 +282,7 @@ def leaderboard(
     data : path, optional
         A folder with the tables that do not come with the package.
     problems, methods : sequence, optional
-        Those to run; all unless given. What other calls have run stays on the board.
+        Those to run; all unless given. What other calls have run of known methods stays on the board.
     add : sequence of path, optional
         Results files of others, which are checked before anything runs.
     stream : text file, optional
@@ -302,65 +304,80 @@ def leaderboard(
         raise InputError(
             f"there is no problem {unknown[0]!r} in the suite; there are {join_names(list(every), most=20)}."
         )
-    found: dict[str, Method] = {**known(), **SOLVERS}
-    chosen: dict[str, Method] = (
-        found if methods is None else {each.label: each.method for each in contenders(methods, {})}
-    )
-    parts, entries, about = Parts(out, quick), [], {}
-    work = {"runs": 0, "programs": 0, "cpu_seconds": 0.0}
+    every_method: dict[str, Method] = {**known(), **SOLVERS}
+    chosen = every_method if methods is None else {each.label: each.method for each in contenders(methods, {})}
     pairs = {name: _methods_of(every[name], chosen, methods is not None) for name in asked}
-    progress = _Progress(
-        sum(_weight(every[name]) * len(of) for name, of in pairs.items()), sum(map(len, pairs.values())), stream
-    )
-    for name, task in every.items():
-        prepared: Prepared | None = None
-        try:
-            description = parts.read(task, "problem", None)
-            todo = pairs.get(name, {})
-            if description is None:
-                if not todo:
-                    continue
-                prepared = Prepared.of(task)
-                description = prepared.about
-                parts.write(task, "problem", None, description)
-        except Missing as reason:
-            about[name] = {"words": task.words, "terms": task.terms(), "skipped": str(reason)}
-            progress.note(f"{name}: skipped; it {reason}")
-            for _ in todo:
-                progress.number += 1
-                progress.finished(_weight(task), False)
-            continue
-        about[name] = description
-        for label, method in todo.items():
-            progress.start(f"{name}: {label}")
-            part = parts.read(task, label, method)
-            if part is None:
-                before, began = count_programs(), time.process_time()
-                prepared = Prepared.of(task) if prepared is None else prepared
-                entry, runs = prepared.compare(method, LIMIT[quick])
-                spent = {"runs": runs, "programs": max(0, count_programs() - before)}
-                part = {"entry": entry, "work": spent | {"cpu_seconds": round(time.process_time() - began, 1)}}
-                parts.write(task, label, method, part)
-                progress.finished(_weight(task), True)
-            else:
-                progress.finished(_weight(task), False)
-            entries.append(part["entry"])
-            work = {key: round(work[key] + part["work"][key], 1) for key in work}
-        others_there = {label: m for label, m in {**found, **chosen}.items() if label not in todo}
-        for label, method in others_there.items():
-            if (part := parts.read(task, label, method)) is not None:
-                entries.append(part["entry"])
-                work = {key: round(work[key] + part["work"][key], 1) for key in work}
+    total = sum(_weight(every[name]) * len(of) for name, of in pairs.items())
+    progress = _Progress(total, sum(map(len, pairs.values())), stream)
+    made = _Board(Parts(out, quick), progress, LIMIT[quick])
+    try:
+        for name, task in every.items():
+            made.run(task, pairs.get(name, {}), {**every_method, **chosen})
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"What has finished is kept in {out}; the same command goes on from it.") from None
     board: JsonObject = {
         "format": FORMAT, "suite": VERSION, "mode": "quick" if quick else "full", "by": "compfed",
-        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"), "versions": versions(), "work": work, "problems": about,
-        "entries": entries,
+        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"), "versions": versions(), "work": made.work, "problems": made.about,
+        "entries": made.entries,
     }  # fmt: skip
     if tasks is None:
         check_results(board)
     write_text(out / NAME, json.dumps(board, indent=1, allow_nan=False) + "\n")
     write_page(added(board, others), out)
     return board
+
+
+@dataclass
+class _Board:
+    """What is known so far: descriptions of problems, results, and the work that they took."""
+
+    parts: Parts
+    progress: _Progress
+    limit: float
+    about: JsonObject = field(default_factory=dict)
+    entries: list[JsonObject] = field(default_factory=list)
+    work: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORK, 0.0))
+
+    def run(self, task: Task, todo: Mapping[str, Method], every: Mapping[str, Method]) -> None:
+        """Run methods on a problem where that is not done yet; add what has been run before, of all methods that are known."""
+        prepared: Prepared | None = None
+        description = self.parts.read(task, "problem", None)
+        if description is None and not todo:
+            return
+        if description is None:
+            try:
+                prepared = Prepared.of(task)
+            except Missing as reason:
+                self.about[task.name] = {"words": task.words, "terms": task.terms(), "skipped": str(reason)}
+                self.progress.skip(f"{task.name}: skipped; it {reason}", len(todo), _weight(task))
+                return
+            description = prepared.about
+            self.parts.write(task, "problem", None, description)
+        self.about[task.name] = description
+        for label, method in todo.items():
+            self.progress.start(f"{task.name}: {label}")
+            part = self.parts.read(task, label, method)
+            fresh = part is None
+            if fresh:
+                prepared = Prepared.of(task) if prepared is None else prepared
+                part = self._compare(prepared, method)
+                self.parts.write(task, label, method, part)
+            self.progress.finished(_weight(task), fresh)
+            self._add(part)
+        for label, method in every.items():
+            if label not in todo and (part := self.parts.read(task, label, method)) is not None:
+                self._add(part)
+
+    def _compare(self, prepared: Prepared, method: Method) -> JsonObject:
+        """The result of a method on a problem, and the work that it took."""
+        before, began = count_programs(), time.process_time()
+        entry, runs = prepared.compare(method, self.limit)
+        work = runs, max(0, count_programs() - before), round(time.process_time() - began, 1)
+        return {"entry": entry, "work": dict(zip(WORK, work, strict=True))}
+
+    def _add(self, part: JsonObject) -> None:
+        self.entries.append(part["entry"])
+        self.work = {key: round(amount + part["work"][key], 1) for key, amount in self.work.items()}
 
 
 def _methods_of(task: Task, chosen: Mapping[str, Method], asked: bool) -> dict[str, Method]:
