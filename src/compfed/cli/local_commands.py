@@ -209,9 +209,9 @@ def _add_leaderboard(commands: Commands) -> None:
 
 def rank_methods(args: argparse.Namespace) -> int:
     """Run `compfed leaderboard`; return its exit status."""
-    from compfed.studies.leaderboard.ranks import record_of
+    from compfed.studies.leaderboard.ranks import firsts_table, record_of, totals_table
     from compfed.studies.leaderboard.results import added, read_results
-    from compfed.studies.leaderboard.run import leaderboard, summary, write_page
+    from compfed.studies.leaderboard.run import leaderboard, write_page
 
     out = args.out or Path("results", "leaderboard-quick" if args.quick else "leaderboard")
     check_writable(out, f"--out {out}")
@@ -225,7 +225,8 @@ def rank_methods(args: argparse.Namespace) -> int:
         names = None if args.problems is None else [name.strip() for name in args.problems.split(",")]
         board = leaderboard(out, args.quick, args.data, names, _method_names(args.methods), args.add)
         board = added(board, [read_results(path) for path in args.add])
-    print(summary(record_of(board)))
+    record = record_of(board)
+    print(f"{firsts_table(record)}\n\n{totals_table(record)}")
     print(f"\nReport: {out / 'report.html'}" + ("" if args.results else f"\nResults: {out / 'leaderboard.json'}"))
     return 0
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from compfed._utils.plain import JsonObject, Record
+from compfed._utils.text import join_names, text_table
 from compfed.studies.leaderboard.results import UNITS, label_of
 
 OURS = "DecoupledProx"  # Algorithm 1 of the paper, whose place is stated on every problem
@@ -126,3 +127,54 @@ def record_of(board: Record) -> JsonObject:
         "added": added,
         "paper": OURS,
     }
+
+
+# --- the two tables that the command prints and the documentation has ---
+
+Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+
+
+def firsts_table(record: Record, table: Table = text_table) -> str:
+    """Who is first on each problem, and the place of Algorithm 1 by rounds of so many that arrive."""
+    rows = []
+    for problem in record["standings"]:
+        if not problem["methods"]:
+            rows.append([problem["problem"], "skipped", *[""] * (len(UNITS) + 1)])
+            continue
+        firsts = []
+        for unit in UNITS:
+            best = sorted((row["method"] for row in problem["methods"] if row["costs"][unit]["rank"] == 1), key=len)
+            paid = [row["costs"][unit]["cost"] for row in problem["methods"] if row["costs"][unit]["rank"] == 1]
+            firsts.append(f"{join_names(best, ' = ', most=2)}: {short_cost(unit, paid[0])}" if best else "nobody")
+        mine = next((row["costs"]["rounds"] for row in problem["methods"] if row["method"] == record["paper"]), None)
+        arrived = sum(row["costs"]["rounds"]["rank"] is not None for row in problem["methods"])
+        place = (
+            "-"
+            if mine is None
+            else mine["words"]
+            if mine["rank"] is None
+            else f"{mine['rank']} of {arrived}: {mine['cost']:g}"
+        )
+        rows.append([problem["problem"], problem["level"], *firsts, place])
+    return table(["problem", "to", *UNITS, f"{record['paper']}, rounds"], rows)
+
+
+def totals_table(record: Record, table: Table = text_table) -> str:
+    """Over all problems, by method: applies, arrives, firsts, and the median cost as a multiple of the first one's."""
+    rows = []
+    for row in record["totals"]:
+        behind = ["-" if row["behind"][unit] is None else f"{row['behind'][unit]:.3g}" for unit in UNITS]
+        firsts = ", ".join(str(row["first"][unit]) for unit in UNITS)
+        rows.append([row["method"], str(row["applies"]), str(row["arrives"]), firsts, *behind])
+    return table(["method", "applies", "arrives", "firsts", *(f"{unit} x" for unit in UNITS)], rows)
+
+
+def short_cost(unit: str, value: float) -> str:
+    """A cost in a few characters.
+
+    >>> short_cost("bytes", 13512.0), short_cost("rounds", 4.0), short_cost("seconds", 0.5136)
+    ('13.5 kB', '4', '0.514 s')
+    """
+    if unit == "bytes":
+        return f"{value / 1e6:.3g} MB" if value >= 999_500 else f"{value / 1e3:.3g} kB"
+    return f"{value:.3g} s" if unit == "seconds" else f"{value:,.6g}"

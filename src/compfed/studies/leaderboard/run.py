@@ -22,7 +22,7 @@ from compfed import __version__
 from compfed._utils.compilation import count_programs
 from compfed._utils.files import check_writable, write_text
 from compfed._utils.plain import JsonObject
-from compfed._utils.text import join_names, text_table, versions
+from compfed._utils.text import join_names, versions
 from compfed.algorithms import known
 from compfed.errors import Divergence, InputError
 from compfed.problem.problem import Problem
@@ -363,10 +363,10 @@ class _Board:
                 part = self._compare(prepared, method)
                 self.parts.write(task, label, method, part)
             self.progress.finished(_weight(task), fresh)
-            self._add(part)
+            self._add(task, part)
         for label, method in every.items():
             if label not in todo and (part := self.parts.read(task, label, method)) is not None:
-                self._add(part)
+                self._add(task, part)
 
     def _compare(self, prepared: Prepared, method: Method) -> JsonObject:
         """The result of a method on a problem, and the work that it took."""
@@ -375,8 +375,9 @@ class _Board:
         work = runs, max(0, count_programs() - before), round(time.process_time() - began, 1)
         return {"entry": entry, "work": dict(zip(WORK, work, strict=True))}
 
-    def _add(self, part: JsonObject) -> None:
-        self.entries.append(part["entry"])
+    def _add(self, task: Task, part: JsonObject) -> None:
+        over_seeds = () if len(task.seeds) > 1 else ("range", "finals")  # of one seed they say nothing more
+        self.entries.append({name: value for name, value in part["entry"].items() if name not in over_seeds})
         self.work = {key: round(amount + part["work"][key], 1) for key, amount in self.work.items()}
 
 
@@ -398,18 +399,3 @@ def write_page(board: JsonObject, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_result(out, record_of(board))
     write_run_report(out)
-
-
-def summary(record: Mapping[str, Any]) -> str:
-    """Who is first on each problem, and the place of Algorithm 1, as a table."""
-    rows = []
-    for problem in record["standings"]:
-        firsts = []
-        for unit in UNITS:
-            best = [row for row in problem["methods"] if row["costs"][unit]["rank"] == 1]
-            firsts.append(" = ".join(row["method"] for row in best) or "nobody")
-        mine = next((row for row in problem["methods"] if row["method"] == record["paper"]), None)
-        place = "-" if mine is None else mine["costs"]["rounds"]["rank"] or mine["costs"]["rounds"]["words"]
-        rows.append([problem["problem"], problem["level"], *firsts, str(place)] if problem["methods"] else
-                    [problem["problem"], "skipped", "", "", "", "", ""])  # fmt: skip
-    return text_table(["problem", "to", *(f"first by {unit}" for unit in UNITS), f"{OURS} by rounds"], rows)
