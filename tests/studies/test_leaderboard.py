@@ -12,16 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from jax import Array
+from places import ROOT
 
 import compfed as cf
 import compfed.algorithms as alg
+from compfed._utils.text import markdown_table
 from compfed.algorithms import record
 from compfed.cli import main
 from compfed.simulation.clock import PRESETS
 from compfed.solvers.second_order import SOLVERS
 from compfed.studies.compare_methods import solver_trace
 from compfed.studies.leaderboard import run
-from compfed.studies.leaderboard.ranks import ranks, record_of, standings, totals, why_not
+from compfed.studies.leaderboard.ranks import firsts_table, ranks, record_of, standings, totals, totals_table, why_not
 from compfed.studies.leaderboard.results import FORMAT, UNITS, added, read_results
 from compfed.studies.leaderboard.run import Furthest, leaderboard
 from compfed.studies.leaderboard.suite import TUNING_SEED, VERSION, Task, suite
@@ -325,6 +327,18 @@ def test_a_table_that_is_not_there_is_skipped_with_the_reason(tmp_path):
         without()
 
 
+DOCS = ROOT / "docs" / "explanation"
+
+
+def test_the_page_of_the_documentation_has_the_numbers_of_its_file():
+    """Every line of both tables, as the file beside the page gives them; the file is one that `--add` would accept."""
+    board = read_results(DOCS / "leaderboard.json")
+    record, page = record_of(board), (DOCS / "leaderboard.md").read_text(encoding="utf-8")
+    for table in (firsts_table(record, markdown_table), totals_table(record, markdown_table)):
+        assert table in page
+    assert "/work" not in json.dumps(board)
+
+
 def test_the_terms_are_equal_for_all_methods_and_the_tuning_seed_is_none_of_the_reported():
     for quick in (False, True):
         for task in suite(quick).values():
@@ -452,7 +466,7 @@ def test_a_file_that_cannot_be_true_is_refused(tmp_path, path, value, message):
         ("{", "is not JSON"),
         ("[1]", "format=list must be|must be 'compfed-leaderboard-1'"),
         ("[" * 100_000, "is not JSON"),
-        (json.dumps(theirs()).replace("3e-05", "NaN"), "NaN is no number of JSON"),
+        (json.dumps(theirs()).replace("3e-05", "NaN"), "JSON has no NaN"),
         (json.dumps(theirs()).replace("3e-05", "1e999"), "must be a number from 0"),
     ],
 )

@@ -970,7 +970,7 @@ def _problem_section(problem: Record) -> str:
         f"Budget: {terms['rounds']:,} rounds for each of {terms['settings']} settings on seed {terms['tuning_seed']}; reported on "
         f"{words.plural(len(terms['seeds']), 'other seed')}. Local steps: {terms['tau']}. Seconds: cost model {terms['clock']!r}.",
         f"Cost per client to {terms['criterion']} = {level}, and the place by it; then rounds to the other levels, the end, and the "
-        "multiple of the default steps.",
+        "multiple of the default steps (* at the edge of what was tried).",
     ]
     rows, others = [], dict[tuple[str, str], list[str]]()
     for row in problem["methods"]:
@@ -981,11 +981,13 @@ def _problem_section(problem: Record) -> str:
         costs = []
         for unit in UNITS:
             at = row["costs"][unit]
-            costs.append(at["words"] if at["rank"] is None else f"{_board_cost(unit, at['cost'])} · {at['rank']}")
+            said_before = unit != "rounds" and at["words"] == row["costs"]["rounds"]["words"]
+            words_or_dash = "-" if said_before else at["words"]
+            costs.append(words_or_dash if at["rank"] is None else f"{_board_cost(unit, at['cost'])} · {at['rank']}")
         reached = ["-" if cost is None else f"{cost:,.4g}" for name, cost in row["rounds"].items() if name != level]
         end = "diverged" if row["final"] is None else f"{row['final']:.1e}"
         setting = (row["setting"] or "-").replace("nothing to tune", "-").replace("scale = ", "x ")
-        rows.append([_named(row), *costs, *reached, end, setting + (", edge" if row["at_edge"] else "")])
+        rows.append([_named(row), *costs, *reached, end, setting + (" *" if row["at_edge"] else "")])
     header = ["method", *UNITS, *(f"to {each}" for each in terms["levels"] if each != level), "end", "setting"]
     why = [[status, ", ".join(names), reason] for (status, reason), names in others.items()]
     return html.section(

@@ -73,7 +73,7 @@ def read_results(path: str | Path) -> JsonObject:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise _Bad(f"{name} is no number of JSON; a cost that was never paid is null.")
+    raise _Bad(f"JSON has no {name}; a cost that was never paid is null.")
 
 
 def check_results(found: Any) -> None:
