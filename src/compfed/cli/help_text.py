@@ -10,7 +10,7 @@ from typing import Any
 GROUPS = {
     "from files to a model": ("fit", "predict", "describe", "report"),
     "across a network": ("federation", "site"),
-    "methods and studies": ("list", "compare", "reproduce", "worker"),
+    "methods and studies": ("list", "compare", "leaderboard", "reproduce", "worker"),
 }
 EXAMPLES = (
     ("from the files of two hospitals to a model, and to predictions",
