@@ -372,7 +372,7 @@ def test_a_leaderboard_needs_no_script_and_is_no_wider_than_the_screen(opened, w
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("window.hacked") is None
     assert page.locator("script").count() == 0
-    rows = page.locator("section", has=page.get_by_role("heading", name="Over all problems")).locator("tbody tr")
+    rows = page.locator("section", has=page.get_by_role("heading", name="Over the convex problems")).locator("tbody tr")
     assert rows.count() == len(HOSTILE) + 1
 
 

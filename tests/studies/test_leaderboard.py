@@ -26,7 +26,7 @@ from compfed.studies.leaderboard import run
 from compfed.studies.leaderboard.ranks import firsts_table, ranks, record_of, standings, totals, totals_table, why_not
 from compfed.studies.leaderboard.results import FORMAT, UNITS, added, read_results
 from compfed.studies.leaderboard.run import Furthest, leaderboard
-from compfed.studies.leaderboard.suite import TUNING_SEED, VERSION, Task, suite
+from compfed.studies.leaderboard.suite import DISTANCE, TUNING_SEED, VERSION, Task, suite
 from compfed.studies.tuning import SCALE, Tries, contenders, search, settings
 from compfed.trace import Trace
 
@@ -228,8 +228,13 @@ def test_equal_costs_share_a_place_and_words_say_why_there_is_none():
     partly = made("e", (1, 7, 8))
     del partly["to_accuracy"]["0.0001"]["bytes"]
     assert why_not(partly, "0.0001", "bytes", [*entries, partly]) == "not measured"
-    terms = {"levels": ["0.01", "0.0001", "1e-06"], "settings": 5}
-    (first, *others) = totals(standings({"problems": {"p": {"terms": terms}}, "entries": entries}))
+    terms = {"levels": ["0.01", "0.0001", "1e-06"], "settings": 5, "criterion": DISTANCE}
+    other = {"problem": "q", **{name: value for name, value in made("invited", (1, 1, 1)).items() if name != "problem"}}
+    problems = {
+        "p": {"terms": terms},
+        "q": {"terms": {**terms, "criterion": "F(x) / F(x0)"}},
+    }  # q: not convex, not in the totals
+    (first, *others) = totals(standings({"problems": problems, "entries": [*entries, other]}))
     assert (first["method"], first["first"]["rounds"], first["behind"]["rounds"]) == ("b", 1, 1.0)
     assert {m["method"]: m["behind"]["rounds"] for m in others} == {"a": 7 / 3, "c": 7 / 3, "d": None}
 

@@ -832,7 +832,7 @@ def leaderboard_page(record: Record, folder: Path | None) -> Page:
         html.section("Who is first", html.paragraph(_FIRST_NOTE, "note"), _firsts_table(standings, record["paper"]))
     )
     parts.append(
-        html.section("Over all problems", html.paragraph(_TOTALS_NOTE, "note"), _totals_table(record["totals"]))
+        html.section("Over the convex problems", html.paragraph(_TOTALS_NOTE, "note"), _totals_table(record["totals"]))
     )
     parts.append(html.section("How to read this", html.paragraphs(_board_rules(standings))))
     parts += [_problem_section(problem) for problem in standings]
@@ -858,8 +858,9 @@ _FIRST_NOTE = (
     "column has the places of Algorithm 1 of the paper (DecoupledProx) by rounds, bytes, rows and seconds, of so many that arrive."
 )
 _TOTALS_NOTE = (
-    "Times the first: the median, over the problems on which a method arrives, of its cost as a multiple of the least one. Firsts are "
-    "those by rounds, bytes, rows and seconds. A method that applies to few problems has few to be first on."
+    "Problems with a certified x*, on which all methods are tried. Times the first (x): the median, over the problems on which a method "
+    "arrives, of its cost as a multiple of the least one. Firsts are those by rounds, bytes, rows and seconds. A method that applies to "
+    "few problems has few to be first on."
 )
 
 
@@ -875,6 +876,8 @@ def _board_rules(standings: Sequence[Record]) -> list[str]:
         "their default steps follow. What tuning and these bounds cost is not counted, for anybody.",
         "Rows are those that a client reads for values, gradients, Hessians and Hessian-vector products. A row of a Hessian counts like "
         "a row of a gradient, although it takes about d times the arithmetic: rows and seconds flatter methods that ask for Hessians.",
+        "A round may be several exchanges: two of Mime, and of DecoupledProx where clients are sampled. Seconds show that, rounds do "
+        "not.",
         "All methods start at the same point. The number of local steps is the same for all methods that have them; it is not tuned.",
         "Not reached: not within the budget of rounds. Open: likewise, but the run had spent less than the first one's cost when its "
         "rounds ended; a budget in that unit could change the ranking.",

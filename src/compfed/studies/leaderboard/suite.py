@@ -24,6 +24,7 @@ from compfed.studies.paper.experiments import paper_problem
 from compfed.studies.tuning import Tries
 
 VERSION = "1"
+DISTANCE = "||x - x*|| / ||x*||"  # what methods are ranked by on a convex problem
 FIVE = Tries(first=3, ratio=4.0, total=5)  # settings that every method may try
 THREE = Tries(first=3, ratio=4.0, total=3)  # with --quick
 TUNING_SEED = 1000
@@ -77,7 +78,7 @@ class Task:
     @property
     def words_of_criterion(self) -> str:
         """What methods are ranked by."""
-        return "||x - x*|| / ||x*||" if self.criterion == "optimality" else "F(x) / F(x0)"
+        return DISTANCE if self.criterion == "optimality" else "F(x) / F(x0)"
 
     def terms(self) -> dict[str, Any]:
         """The terms on which methods are compared, as plain data: they are equal in files whose numbers are shown together."""
