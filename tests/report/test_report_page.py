@@ -63,6 +63,32 @@ def methods_record(count: int = 3) -> dict[str, Any]:
     return {"kind": "methods", "title": "Methods compared", "results": {"": results}, "runs": {"": runs}}
 
 
+def leaderboard_record() -> dict[str, Any]:
+    """A board of made-up results whose methods and makers have hostile names: one that arrives, one that does not, one not run."""
+    from compfed.studies.leaderboard.ranks import record_of
+
+    levels, units = ["0.01", "0.0001", "1e-06"], ("rounds", "bytes", "rows", "seconds")
+    terms = {
+        "rounds": 300,
+        "settings": 5,
+        "tuning_seed": 7,
+        "seeds": [0],
+        "tau": 5,
+        "clock": "phone",
+        "criterion": "c",
+        "levels": levels,
+    }
+    entries = [
+        {"problem": HOSTILE[0], "method": f"{name} {k}", "kind": "added", "by": HOSTILE[1], "status": "ran", "final": 1e-9, "tried": 5,
+         "setting": HOSTILE[2], "spent": dict.fromkeys(units, 1e9),
+         "to_accuracy": {level: dict.fromkeys(units, 1e6 + k if k % 2 else None) for level in levels}}
+        for k, name in enumerate(HOSTILE)
+    ]  # fmt: skip
+    entries.append({"problem": HOSTILE[0], "method": "none", "status": "does not apply", "reason": HOSTILE[0] * 5})
+    about = {HOSTILE[0]: {"words": HOSTILE[3], "terms": terms}, "other": {"terms": terms, "skipped": HOSTILE[2]}}
+    return record_of({"suite": "1", "mode": "full", "problems": about, "entries": entries})
+
+
 def fit_record(names: list[str], sites: list[str]) -> dict[str, Any]:
     """The result of a made-up fit."""
     coef = np.array([[1.5, -0.5, *np.zeros(len(names) - 2)]])
@@ -128,6 +154,7 @@ def pages(model, tmp_path_factory):
         "methods": write_report(methods_record(), folder / "methods.html"),
         "many": write_report(methods_record(20), folder / "many.html"),
         "hostile": write_report(record, folder / "hostile.html"),
+        "leaderboard": write_report(leaderboard_record(), folder / "leaderboard.html"),
     }
 
 
@@ -337,6 +364,16 @@ def test_quiet_offline_and_no_wider_than_the_screen(opened, name, width):
     assert page.locator("figure.plot.on").count() == page.locator("figure.plot").count() > 0
     assert page.locator("figure.plot .static").first.is_hidden()
     assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_leaderboard_needs_no_script_and_is_no_wider_than_the_screen(opened, width):
+    page = opened("leaderboard", width, javascript=False)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("script").count() == 0
+    rows = page.locator("section", has=page.get_by_role("heading", name="Over the convex problems")).locator("tbody tr")
+    assert rows.count() == len(HOSTILE) + 1
 
 
 def test_a_button_of_the_legend_hides_a_line(opened):

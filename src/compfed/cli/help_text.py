@@ -14,7 +14,7 @@ from compfed._utils.text import printable
 GROUPS = {
     "from files to a model": ("fit", "predict", "describe", "report"),
     "across a network": ("federation", "site"),
-    "methods and studies": ("list", "compare", "reproduce", "worker"),
+    "methods and studies": ("list", "compare", "leaderboard", "reproduce", "worker"),
     "the shell": ("completion",),
 }
 EXAMPLES = (

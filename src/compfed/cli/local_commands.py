@@ -1,4 +1,4 @@
-"""The commands that need no network: `compfed reproduce`, `compare`, `list`, `describe` and `worker`."""
+"""The commands that need no network: `compfed reproduce`, `compare`, `leaderboard`, `list`, `describe` and `worker`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 2**34  # bytes of numbers that are drawn for a comparison
 
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
-    for add in (_add_reproduce, _add_compare, _add_list, _add_describe, _add_worker):
+    for add in (_add_reproduce, _add_compare, _add_leaderboard, _add_list, _add_describe, _add_worker):
         add(commands)
 
 
@@ -181,6 +181,57 @@ def _few_rounds(args: argparse.Namespace, out: Path) -> None:
         )
     rounds = args.rounds if args.rounds is None or args.rounds % 1 else int(args.rounds)
     print(few_rounds(args.quick, rounds, out))
+
+
+# --- leaderboard ---
+
+
+def _add_leaderboard(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "leaderboard",
+        help="rank every method on a suite of problems by rounds, bytes, rows and simulated seconds",
+        description="Tune and run every method on every problem of a suite, with the same number of settings and rounds, and rank "
+        "them by what they pay to reach an accuracy. What has finished is kept: the same command goes on from there.",
+        **example_text((
+            ("four small problems, a few minutes", "compfed leaderboard --quick"),
+            ("all of it, with the tables of a folder", "compfed leaderboard --data data --out results/leaderboard"),
+            ("a method of your own beside the others", "compfed leaderboard --methods my_methods:Mine"),
+            ("results of others on the page, nothing is run", "compfed leaderboard --results leaderboard.json --add theirs.json"),
+        )),
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--quick", action="store_true", help="four small problems, three settings, one seed")
+    add("--data", type=Path, metavar="DIR", help="folder with a9a, heart, school and mushrooms; skipped without it")
+    add("--problems", metavar="A,B,...", help="problems to run (default: all)")
+    add("--methods", metavar="A,B,...", help="methods to run, or module:Class for one of your own (default: all)")
+    add("--add", type=Path, action="append", default=[], metavar="FILE", help="results of others; may be repeated")
+    add("--results", type=Path, metavar="FILE", help="run nothing: the page of this results file, with those of --add")
+    add("--out", type=Path, metavar="DIR", help="default: results/leaderboard, or results/leaderboard-quick")
+    parser.set_defaults(run=rank_methods)
+
+
+def rank_methods(args: argparse.Namespace) -> int:
+    """Run `compfed leaderboard`; return its exit status."""
+    from compfed.studies.leaderboard.ranks import firsts_table, record_of, totals_table
+    from compfed.studies.leaderboard.results import added, read_results
+    from compfed.studies.leaderboard.run import leaderboard, write_page
+
+    out = args.out or Path("results", "leaderboard-quick" if args.quick else "leaderboard")
+    check_writable(out, f"--out {out}")
+    if args.results is not None:
+        given = ["--quick"] * args.quick + [f"--{n}" for n in ("data", "problems", "methods") if getattr(args, n)]
+        if given:
+            raise InputError(f"{given[0]} has no meaning with --results, which runs nothing; leave one of them out.")
+        board = added(read_results(args.results), [read_results(path) for path in args.add])
+        write_page(board, out)
+    else:
+        names = None if args.problems is None else [name.strip() for name in args.problems.split(",")]
+        board = leaderboard(out, args.quick, args.data, names, _method_names(args.methods), args.add)
+        board = added(board, [read_results(path) for path in args.add])
+    record = record_of(board)
+    print(f"{firsts_table(record)}\n\n{totals_table(record)}")
+    print(f"\nReport: {out / 'report.html'}" + ("" if args.results else f"\nResults: {out / 'leaderboard.json'}"))
+    return 0
 
 
 # --- list ---

@@ -31,6 +31,9 @@ kind "sites" (`compare_local_federated`)
     place, exact_sums, models, features, sites, coefficients (features, models), scale, scores, own, notes, communication
 kind "paper" (`compfed reproduce`)
     title, lead, claims, figures [{file, caption}], runs, settings
+kind "leaderboard" (`compfed leaderboard`)
+    suite, mode, by, work {runs, programs, cpu_seconds}, paper, added, standings [{problem, words, terms, level, methods [...]}],
+    totals [{method, applies, arrives, first {unit}, behind {unit}}]
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ NAME = "result.json"
 ARRAYS = "result.npz"
 ONE_PROCESS, NETWORK = "one process", "network"  # where the rows of a run were
 MOST_INLINE = 64  # numbers of an array that are written into the JSON
-KINDS = ("fit", "methods", "sites", "paper")
+KINDS = ("fit", "methods", "sites", "paper", "leaderboard")
 
 
 def write_result(folder: str | Path, result: Record) -> Path:

@@ -57,7 +57,13 @@ class Page:
 
 def contents(record: Record, folder: Path | None) -> Page:
     """The contents of a page."""
-    makers = {"fit": fit_page, "methods": methods_page, "sites": sites_page, "paper": paper_page}
+    makers = {
+        "fit": fit_page,
+        "methods": methods_page,
+        "sites": sites_page,
+        "paper": paper_page,
+        "leaderboard": leaderboard_page,
+    }
     page = makers[record["kind"]](record, folder)
     version = record.get("versions", {}).get("compfed", "")
     when = record.get("created")
@@ -775,3 +781,190 @@ def _claims_table(claims: Sequence[Record]) -> str:
     columns = ("Verdict", "Claim and measurements", "What the paper says", "Where")
     head = f"<thead><tr>{''.join(f'<th>{column}</th>' for column in columns)}</tr></thead>"
     return f'<div class="scroll"><table class="wide claims">{head}<tbody>{rows}</tbody></table></div>'
+
+
+# --- the leaderboard ---
+
+
+UNITS = ("rounds", "bytes", "rows", "seconds")
+
+
+def leaderboard_page(record: Record, folder: Path | None) -> Page:
+    """Who is first on each problem of the suite, the totals, and every method with what it paid."""
+    standings = record["standings"]
+    parts: list[Part] = [f'<div class="cards">{"".join(_board_cards(record))}</div>']
+    parts.append(
+        html.section("Who is first", html.paragraph(_FIRST_NOTE, "note"), _firsts_table(standings, record["paper"]))
+    )
+    parts.append(
+        html.section("Over the convex problems", html.paragraph(_TOTALS_NOTE, "note"), _totals_table(record["totals"]))
+    )
+    parts.append(html.section("How to read this", html.paragraphs(_board_rules(standings))))
+    parts += [_problem_section(problem) for problem in standings]
+    work = record.get("work") or {}
+    facts = [
+        ["suite", f"version {record['suite']}, {record['mode']}"],
+        ["date", record.get("created") or "-"],
+        ["versions", ", ".join(f"{k} {v}" for k, v in (record.get("versions") or {}).items())],
+        ["work", ", ".join(f"{value:,.0f} {name.replace('_', ' ')}" for name, value in work.items()) or "-"],
+        ["results of others", ", ".join(record["added"]) or "none"],
+    ]
+    parts.append(html.section("Provenance", html.table(["", ""], facts, "wide")))
+    count = words.plural(sum(bool(problem["methods"]) for problem in standings), "problem")
+    lead = (
+        f"{words.plural(len(record['totals']), 'method')} for min f + g on {count}, each with the same number of settings and rounds, "
+        "ranked by what they pay to reach an accuracy. Ours are ranked like all others."
+    )
+    return Page("Leaderboard of composite federated methods", lead, parts)
+
+
+_FIRST_NOTE = (
+    "The method with the least cost per client to the level, and the cost; bytes are those both ways, seconds are simulated. The last "
+    "column has the places of Algorithm 1 of the paper (DecoupledProx) by rounds, bytes, rows and seconds, of so many that arrive."
+)
+_TOTALS_NOTE = (
+    "Problems with a certified x*, on which all methods are tried. Times the first (x): the median, over the problems on which a method "
+    "arrives, of its cost as a multiple of the least one. Firsts are those by rounds, bytes, rows and seconds. A method that applies to "
+    "few problems has few to be first on."
+)
+
+
+def _board_rules(standings: Sequence[Record]) -> list[str]:
+    """The terms of the contest, and what they do not show."""
+    settings = max((problem["terms"]["settings"] for problem in standings), default=0)
+    more = ", then two more: beyond an edge where the best one lies there, else beside it" if settings > 3 else ""
+    return [
+        f"Every method with a step tries {settings} settings, multiples of its default steps: 1/4, 1 and 4 times{more}. The multiple "
+        "applies to the gradient step of every method, also where it solves local problems. Settings are compared on a seed of their "
+        "own. A setting is better if it reaches the harder level, then if it needs fewer rounds to it.",
+        "The second-order solvers have nothing to tune. All other methods know a bound on the curvature of every site, from which "
+        "their default steps follow. What tuning and these bounds cost is not counted, for anybody.",
+        "Rows are those that a client reads for values, gradients, Hessians and Hessian-vector products. A row of a Hessian counts like "
+        "a row of a gradient, although it takes about d times the arithmetic: rows and seconds flatter methods that ask for Hessians.",
+        "A round may be several exchanges: two of Mime, and of DecoupledProx where clients are sampled. Seconds show that, rounds do "
+        "not.",
+        "All methods start at the same point. The number of local steps is the same for all methods that have them; it is not tuned.",
+        "Not reached: not within the budget of rounds. Open: likewise, but the run had spent less than the first one's cost when its "
+        "rounds ended; a budget in that unit could change the ranking.",
+        "Methods joined by = have the same cost. Several are one method where all clients send full gradients, or where g = 0.",
+    ]
+
+
+def _board_cards(record: Record) -> list[str]:
+    """Who arrives most often, where ours is first, and where it is not."""
+    rows, standings = record["totals"], [problem for problem in record["standings"] if problem["methods"]]
+    cards = []
+    if rows:
+        top = rows[0]
+        following = [f"{row['method']} ({row['arrives']} of {row['applies']})" for row in rows[1:4]]
+        said = [
+            f"{top['method']} arrives on {top['arrives']} of the {words.plural(top['applies'], 'problem')} that it applies to."
+        ]
+        cards.append(html.card("Who arrives?", said + ([f"Next: {join_names(following)}."] if following else [])))
+    firsts, losses = [], []
+    for problem in standings:
+        found = {row["method"]: row["costs"]["rounds"]["rank"] for row in problem["methods"]}
+        if record["paper"] not in found:
+            continue
+        place, arrived = found[record["paper"]], sum(rank is not None for rank in found.values())
+        if place == 1:
+            firsts.append(problem["problem"])
+        else:
+            losses.append(f"{problem['problem']} ({'does not arrive' if place is None else f'{place} of {arrived}'})")
+    said = [f"By rounds it is first on {len(firsts)} of {words.plural(len(firsts) + len(losses), 'problem')}."]
+    said += [f"First: {join_names(firsts, most=20)}."] if firsts else []
+    said += [f"Not first: {join_names(losses, most=20)}."] if losses else []
+    return [*cards, html.card("And Algorithm 1 of the paper?", said)]
+
+
+def _board_cost(unit: str, value: float) -> str:
+    """A cost in a few characters."""
+    if unit == "bytes":
+        return words.size(value)
+    if unit == "seconds" and value < 100:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:,.1f}"
+
+
+def _firsts_table(standings: Sequence[Record], paper: str) -> str:
+    rows = []
+    for problem in standings:
+        if not problem["methods"]:
+            rows.append(
+                [problem["problem"], "-", f"skipped: it {problem.get('skipped') or 'was not run'}", "", "", "", ""]
+            )
+            continue
+        cells = []
+        for unit in UNITS:
+            first = [row for row in problem["methods"] if row["costs"][unit]["rank"] == 1]
+            paid = f": {_board_cost(unit, first[0]['costs'][unit]['cost'])}" if first else ""
+            names = sorted((row["method"] for row in first), key=len)
+            cells.append((join_names(names, " = ", most=2) or "nobody") + paid)
+        mine = next((row for row in problem["methods"] if row["method"] == paper), None)
+        arrived = sum(row["costs"]["rounds"]["rank"] is not None for row in problem["methods"])
+        if mine is None:
+            place = "was not run"
+        elif mine["costs"]["rounds"]["rank"] is None:
+            place = mine["costs"]["rounds"]["words"]
+        else:
+            place = ", ".join(str(mine["costs"][unit]["rank"] or "-") for unit in UNITS) + f" of {arrived}"
+        rows.append([problem["problem"], problem["level"], *cells, place])
+    return html.table(["problem", "to", *UNITS, paper], rows, "wide board")
+
+
+def _totals_table(rows: Sequence[Record]) -> str:
+    cells = []
+    for row in rows:
+        times = ["-" if row["behind"][unit] is None else f"{row['behind'][unit]:.3g}" for unit in UNITS]
+        firsts = ", ".join(str(row["first"][unit]) for unit in UNITS)
+        cells.append([_named(row), row["applies"], row["arrives"], firsts, *times])
+    header = ["method", "applies", "arrives", "firsts", *(f"{unit} x" for unit in UNITS)]
+    return html.table(header, cells, "numbers board")
+
+
+def _named(row: Record) -> str:
+    """A method with what it is to this project."""
+    return row["method"] + (" (ours)" if row["kind"] == "ours" else "")
+
+
+def _problem_section(problem: Record) -> str:
+    title = f"Problem: {problem['problem']}"
+    if not problem["methods"]:
+        return html.section(title, html.paragraph(f"Skipped: it {problem.get('skipped') or 'was not run.'}"))
+    terms, level = problem["terms"], problem["level"]
+    size = [f"{problem[name]:,} {said}" for name, said in _SIZES if name in problem]
+    said = [
+        f"{problem.get('words') or problem['problem']}; {', '.join(size)}.",
+        f"Budget: {terms['rounds']:,} rounds for each of {terms['settings']} settings on seed {terms['tuning_seed']}; reported on "
+        f"{words.plural(len(terms['seeds']), 'other seed')}. Local steps: {terms['tau']}. Seconds: cost model {terms['clock']!r}.",
+        f"Cost per client to {terms['criterion']} = {level}, and the place by it; then rounds to the other levels, the end, and the "
+        "multiple of the default steps (* at the edge of what was tried).",
+    ]
+    rows, others = [], dict[tuple[str, str], list[str]]()
+    for row in problem["methods"]:
+        if row["status"] in ("does not apply", "stopped"):
+            reason = (row["reason"] or "").replace(row["method"], "It", 1)
+            others.setdefault((row["status"], reason), []).append(_named(row))
+            continue
+        costs = []
+        for unit in UNITS:
+            at = row["costs"][unit]
+            said_before = unit != "rounds" and at["words"] == row["costs"]["rounds"]["words"]
+            words_or_dash = "-" if said_before else at["words"]
+            costs.append(words_or_dash if at["rank"] is None else f"{_board_cost(unit, at['cost'])} · {at['rank']}")
+        reached = ["-" if cost is None else f"{cost:,.4g}" for name, cost in row["rounds"].items() if name != level]
+        end = "diverged" if row["final"] is None else f"{row['final']:.1e}"
+        setting = (row["setting"] or "-").replace("nothing to tune", "-").replace("scale = ", "x ")
+        rows.append([_named(row), *costs, *reached, end, setting + (" *" if row["at_edge"] else "")])
+    header = ["method", *UNITS, *(f"to {each}" for each in terms["levels"] if each != level), "end", "setting"]
+    why = [[status, ", ".join(names), reason] for (status, reason), names in others.items()]
+    return html.section(
+        title,
+        html.paragraphs(said),
+        html.paragraph(problem.get("reference") or "", "note"),
+        html.table(header, rows, "numbers board") if rows else "",
+        html.table(["", "methods", "why"], why, "wide board") if why else "",
+    )
+
+
+_SIZES = (("rows", "rows"), ("columns", "coefficients"), ("sites", "sites"))

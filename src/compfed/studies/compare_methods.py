@@ -41,12 +41,13 @@ from compfed.report.style import check_matplotlib
 from compfed.sampling import Scheme
 from compfed.schema import Schema
 from compfed.simulation import grid
+from compfed.simulation.clock import check_clock
 from compfed.simulation.options import check_sampling
 from compfed.solve import PooledSolution, check_reference, solve_federated, solve_pooled
 from compfed.solvers import auto
 from compfed.solvers.base import FederatedSolution, Method, SecondOrder
 from compfed.solvers.second_order import SOLVERS
-from compfed.studies.tuning import BATCH, Contender, Given, Values, contenders, run_settings, search
+from compfed.studies.tuning import BATCH, Contender, Given, Tries, Values, contenders, run_settings, search
 from compfed.trace import COLUMNS, Trace
 
 if TYPE_CHECKING:
@@ -250,6 +251,7 @@ class _Watched:
     inner: Federation
     models: list[np.ndarray] = field(default_factory=list)
     costs: list[Communication] = field(default_factory=list)
+    hessians: list[bool] = field(default_factory=list)  # whether a message asked for a Hessian
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -270,7 +272,9 @@ class _Watched:
     def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
         sums, cost = self.inner.exchange(requests)
         self.costs.append(cost)
-        self.models += [q.x[0] for request in requests for q in request.queries if isinstance(q, Evaluate)]
+        asked = [q for request in requests for q in request.queries if isinstance(q, Evaluate)]
+        self.models += [q.x[0] for q in asked]
+        self.hessians += [q.coords is not None for q in asked]
         return sums, cost
 
 
@@ -280,8 +284,13 @@ def solver_trace(
     x_star: npt.ArrayLike | None,
     rounds: int,
     metrics: Mapping[str, Any] | None = None,
+    clock: Any = None,
 ) -> Trace:
-    """The run of a second-order solver with at most `rounds` messages, one row per message: the best model so far."""
+    """The run of a second-order solver with at most `rounds` messages, one row per message: the best model so far.
+
+    Rows are counted as those of a method are: a message reads each row for a value, for a gradient, and for a Hessian where it
+    asks for one.
+    """
     sites, target = _Watched(InProcess(problem.sites)), None if x_star is None else np.asarray(x_star)
     asked = solver.__name__ if isinstance(solver, type) else solver
     minimum = solve_federated(problem, asked, max_rounds=max(1, rounds - 1), federation=sites)
@@ -297,8 +306,11 @@ def solver_trace(
         if target is not None:
             distances.append(np.linalg.norm(x - target))
     messages = np.arange(1, len(sites.models) + 1)
+    hessians = np.cumsum(sites.hessians)
+    passes, seconds = 2 * messages + hessians, check_clock(clock, problem.sizes, problem.numbers)
     columns = {
         "round": messages,
+        "exchanges": messages,
         **({} if target is None else {"optimality": np.array(distances) / (np.linalg.norm(target) or 1.0)}),
         "objective": np.array(objectives),
         "gradient_mapping": np.array(mappings),
@@ -306,8 +318,15 @@ def solver_trace(
         "bytes_up": np.cumsum([cost.bytes_up for cost in sites.costs]),
         "bytes_down": np.cumsum([cost.bytes_down for cost in sites.costs]),
         "gradients": messages,
-        "rows": messages * float(problem.sizes.mean()),
+        "values": messages,
+        "hessians": hessians,
+        "rows": passes * float(problem.sizes.mean()),
     }
+    if seconds is not None:
+        each = np.diff(np.stack([columns["bytes_down"], columns["bytes_up"], passes]), axis=1, prepend=0.0)
+        latency, down, up, row = (np.asarray(of)[:, None] for of in seconds)
+        taken = latency + down * each[0] + up * each[1] + row * problem.sizes[:, None] * each[2]  # (clients, messages)
+        columns["clock"] = np.cumsum(taken.max(axis=0))  # the server waits for the slowest
     return Trace(columns, x, minimum.trace.provenance)
 
 
@@ -642,7 +661,7 @@ def compare_methods(
     chosen = contenders(methods_for(problem) if methods is None else methods, tune or {})
     if methods is None and (batch_size is not None or participants not in (None, problem.n)):
         chosen = [each for each in chosen if not each.is_solver]
-    comparison = _Comparison(problem, budget, tau, candidates, reported, tuned_on, options)
+    comparison = Comparison(problem, budget, tau, Tries(candidates), reported, tuned_on, options)
     for each in chosen:
         comparison.check(each)
     by, star, notes = criterion_of(problem, criterion, x_star, larger_is_better)
@@ -696,13 +715,13 @@ def _seeds(reporting: int | Sequence[int], tuning: int | Sequence[int]) -> tuple
 
 
 @dataclass(frozen=True)
-class _Comparison:
-    """What all methods of a comparison share."""
+class Comparison:
+    """What all methods of a comparison share: `check` refuses a method that cannot run, `run` tunes and runs one."""
 
     problem: Problem
     budget: Budget
     tau: int
-    candidates: int
+    tries: Tries
     seeds: tuple[int, ...]
     tuning_seeds: tuple[int, ...]
     options: dict[str, Any]
@@ -733,7 +752,8 @@ class _Comparison:
         if each.is_solver:
             most = affordable_rounds(problem, each.method, self.budget, self.options)
             solver = each.method if each.given is None else each.given
-            trace = self.budget.cut(solver_trace(problem, solver, star, most, self.options.get("metrics")))  # pyright: ignore[reportArgumentType]  # a solver
+            run = solver_trace(problem, solver, star, most, self.options.get("metrics"), self.options.get("clock"))  # pyright: ignore[reportArgumentType]  # a solver
+            trace = self.budget.cut(run)
             if by.column not in trace:
                 raise InputError(f"{each.label} records no {by.column!r}; leave it out, or take another criterion.")
             return [trace], None
@@ -749,7 +769,7 @@ class _Comparison:
 
         if each.given is not None and not each.axes:
             return runs([{}], self.seeds)[0], None
-        found = search(each, problem, self.tau, self.candidates, self.tuning_seeds[0], scores, self.L)
+        found = search(each, problem, self.tau, self.tries, self.tuning_seeds[0], scores, self.L)
         traces = runs([found.values], self.seeds)[0]
         tuning = {**vars(self.budget), **found.describe(self.tuning_seeds)}
         return [replace(t, provenance={**t.provenance, "tuning": tuning}) for t in traces], tuning

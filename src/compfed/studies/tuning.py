@@ -3,7 +3,7 @@
 A contender is a class whose default steps are scaled, a class or an instance with values to try (`tune=`), or an instance that
 runs as it is. Every method may try `candidates` settings; where more are possible, so many are drawn at random. While the best
 setting is the largest or the smallest tried of a step or another positive number, settings beyond it are tried, up to as many
-again.
+again. With a total (`Tries.total`), every method with a step tries exactly so many: beyond an edge, or else beside the best one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,17 @@ BATCH = "batch_size"  # an option of the run that can be tuned beside the fields
 BEYOND = 2  # settings tried beyond an edge at a time
 
 Values = dict[str, Any]  # of the hyper-parameters of one setting
+
+
+@dataclass(frozen=True)
+class Tries:
+    """How many settings a method may try: those at first, the ratio between multiples of default steps, and how many in all."""
+
+    first: int
+    ratio: float = 2.0
+    total: int | None = None  # None: up to `first` more, and only beyond an edge
+
+
 Given = str | Method | Algorithm | SecondOrder
 
 
@@ -45,6 +56,9 @@ class Contender:
     method: Method
     given: Algorithm | SecondOrder | None = None
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    every_step: bool = (
+        False  # whether a scale multiplies the gradient step `eta` too, where the method's own rule keeps it
+    )
 
     @property
     def is_solver(self) -> bool:
@@ -64,7 +78,11 @@ class Contender:
             else:
                 # a loss without a bound on its curvature: steps that suit the start, of which multiples are tried
                 at = problem.start if L is None and problem.loss.curvature is None else None
-                base = default_steps(self.method, problem, tau, values.get(SCALE, 1.0), at, L)
+                scale = values.get(SCALE, 1.0)
+                base = default_steps(self.method, problem, tau, scale, at, L)
+                if self.every_step and has_leaf(base, "eta"):
+                    unscaled: Any = default_steps(self.method, problem, tau, 1.0, at, L)
+                    base = with_leaf(base, "eta", unscaled.eta * scale)
         for name, value in own.items():
             base = with_leaf(base, name, value)
         assert isinstance(base, Algorithm)
@@ -186,28 +204,30 @@ class Tuned:
 Run = Callable[[Sequence[Values]], Sequence[float]]  # the scores of some settings
 
 
-def search(each: Contender, problem: Problem, tau: int, candidates: int, seed: int, run: Run, L: Any = None) -> Tuned:
-    """Try the candidates of a method, then settings beyond the edges where the best one lies."""
-    first = settings(each, problem, tau, candidates, seed, L)
+def search(each: Contender, problem: Problem, tau: int, tries: Tries, seed: int, run: Run, L: Any = None) -> Tuned:
+    """Try the first settings of a method, then settings beyond the edges where the best one lies, or beside it."""
+    candidates = tries.first
+    first = settings(each, problem, tau, tries, seed, L)
     tried = list(zip(first, run(first), strict=True))
-    most = len(tried) + candidates
+    most = len(tried) + candidates if tries.total is None else tries.total
     while True:
         best = min(tried, key=lambda pair: pair[1])[0]
         wider = beyond(each, problem, tau, best, [values for values, _ in tried], L)
-        new = [values for values in wider if values not in [v for v, _ in tried]][: most - len(tried)]
+        further = wider if wider or tries.total is None else beside(each, problem, tau, best, [v for v, _ in tried], L)
+        new = [values for values in further if values not in [v for v, _ in tried]][: max(0, most - len(tried))]
         if candidates == 1 or not new:
             edges = {name for values in wider for name in values if values[name] != best[name]}
             return Tuned(best, tried, sorted(edges) if candidates > 1 else [])
         tried += zip(new, run(new), strict=True)
 
 
-def settings(each: Contender, problem: Problem, tau: int, candidates: int, seed: int, L: Any = None) -> list[Values]:
+def settings(each: Contender, problem: Problem, tau: int, tries: Tries, seed: int, L: Any = None) -> list[Values]:
     """The first settings to try: all combinations, or so many of them drawn at random."""
-    axes = dict(each.axes)
+    axes, candidates = dict(each.axes), tries.first
     if not axes:
         if each.given is not None or _is_free_of_steps(each, problem, tau, L):
             return [{}]
-        axes = {SCALE: (2.0 ** (np.arange(candidates) - candidates // 2)).tolist()}
+        axes = {SCALE: (tries.ratio ** (np.arange(candidates) - candidates // 2)).tolist()}
     every = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     if len(every) <= candidates:
         return every
@@ -238,6 +258,22 @@ def beyond(
             except InputError:  # the field does not take so large or small a value
                 break
             found.append(new)
+    return found
+
+
+def beside(
+    each: Contender, problem: Problem, tau: int, best: Values, tried: Sequence[Values], L: Any = None
+) -> list[Values]:
+    """The best setting with one number halfway, on a log scale, to the next ones that were tried."""
+    found: list[Values] = []
+    for name, value in best.items():
+        along = sorted({v[name] for v in tried if is_number(v[name])})
+        if len(along) < 2 or along[0] <= 0 or value not in along or not _is_leaf(each, problem, tau, best, name, L):
+            continue
+        k = along.index(value)
+        found += [
+            best | {name: float(np.sqrt(value * near))} for near in (*along[k + 1 : k + 2], *along[max(0, k - 1) : k])
+        ]
     return found
 
 
