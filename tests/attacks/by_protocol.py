@@ -108,7 +108,7 @@ def class_counts_asked_for(folder: Path) -> str:
                 seen.append(-float(summed.gradient[0, 0]))
             else:
                 seen += [float(summed.class_weights[1]), float(getattr(summed, "class_shares", [np.nan, np.nan])[1])]
-        numbers = [n for n in seen if isinstance(n, float)]
+        numbers = [n for n in seen if isinstance(n, float) and np.isfinite(n)]
         for one in numbers:
             for other in numbers:
                 for count in (one, one * sum(SIZES)):
