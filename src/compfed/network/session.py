@@ -161,8 +161,8 @@ def _subset_under_masks(subset: RowSubset | None, agreement: Agreement) -> str |
     buckets = [enrolment.buckets for enrolment in agreement.enrolments]
     if isinstance(subset, Fold) and subset.folds > min(buckets):
         return f"{subset.folds} folds would leave out sites with fewer buckets; use cv = {min(buckets)} or less"
-    if isinstance(subset, Holdout) and 0 < sum(b > 1 for b in buckets) < MIN_MASKED:
-        return "fewer than three sites have rows to hold out; their part of the sum would be known by subtraction"
+    if isinstance(subset, Holdout) and min(buckets) < 2:
+        return "a site has too few rows to hold any out; the part of the others would be known by subtraction"
     if isinstance(subset, SiteFold) and subset.number >= 0:
         return "leaving out one site would show its part of the sum, by subtraction (leave-one-site-out)"
     return None

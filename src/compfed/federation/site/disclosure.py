@@ -42,6 +42,7 @@ from compfed.losses import (
     Huber,
     Logistic,
     Loss,
+    MultiSquared,
     OneOutput,
     SmoothedQuantile,
     Softmax,
@@ -67,8 +68,16 @@ MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved p
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
 CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
+IN_LABELS = (Squared, MultiSquared, Huber, SmoothedQuantile)  # whose predictions have the unit of the labels
 CLASS_WEIGHTED = (ClassWeightedLogistic, ClassWeightedSoftmax)
 MAX_CLASS_RATIO = 1000.0  # of the weights of two classes
+MOST_COEFFICIENT = 2.0**4  # of a coefficient times the spread of its column here, in units of the predictions
+MOST_TERM = (
+    2.0**30
+)  # of a coefficient times the largest value of its column: beyond, a prediction is rounded to coarse steps
+MOST_SCALE = (
+    2.0**10
+)  # between a scale, or the distance of a centre from the values here, and the spread of a column here
 POLICY_EDGES = 100  # thresholds of a score under a policy
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
@@ -197,6 +206,7 @@ def _describe_rule(policy: DisclosurePolicy, query: Describe | Moments, guard: G
 
 
 def _lipschitz_rule(policy: DisclosurePolicy, query: Lipschitz, guard: Guard) -> Charge:
+    _admitted(policy, query.objective, guard)
     at = None if query.objective.loss.curvature is not None or query.x is None else query.x[None]
     return _check_models(policy, query.objective, at, guard, NOTHING)
 
@@ -273,6 +283,8 @@ def _check_subset(subset: RowSubset | None, guard: Guard) -> None:
         raise _Broken("its folds are unions of its own buckets; give cv as a number")
     if isinstance(subset, Fold) and subset.folds > guard.rows.buckets:
         raise _Broken(f"{subset.folds} folds are more than it has buckets of min_rows rows; use a smaller cv")
+    if isinstance(subset, Fold) and guard.rows.agreed_buckets % subset.folds:
+        raise _Broken(f"{subset.folds} is no divisor of the number of buckets of every site; use another cv")
 
 
 class Admitted(NamedTuple):
@@ -301,6 +313,7 @@ def _admitted(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) 
 def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: Loss, guard: Guard) -> None:
     kind = type(loss)
     _check_subset(objective.subset, guard)
+    _check_scaling(objective, guard)
     if not kind.__module__.startswith("compfed.losses.") or kind.__name__ == "FromFunction":
         name = f"{kind.__module__}:{kind.__qualname__}"
         if name not in policy.accepts:
@@ -326,6 +339,66 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: L
             raise _Broken(
                 f"a class weighs over {MAX_CLASS_RATIO:g} times as much as another; use class weights that are closer together"
             )
+
+
+class Spreads(NamedTuple):
+    """What a site knows of its own columns, to compare the numbers of a server with."""
+
+    low: np.ndarray
+    high: np.ndarray
+    spread: np.ndarray  # standard deviation; 0 of a column that is constant here
+
+    @classmethod
+    def of(cls, A: Any) -> Spreads:
+        if issparse(A):
+            low, high = A.min(axis=0).toarray().ravel(), A.max(axis=0).toarray().ravel()
+            mean = np.asarray(A.mean(axis=0)).ravel()
+            square = np.asarray(A.multiply(A).mean(axis=0)).ravel()
+            spread = np.sqrt(np.maximum(square - mean**2, 0.0))
+        else:
+            low, high, spread = A.min(axis=0), A.max(axis=0), A.std(axis=0, dtype=float)
+        return cls(low.astype(float), high.astype(float), np.where(low == high, 0.0, spread))
+
+    def of_columns(self, columns: np.ndarray | None) -> Spreads:
+        return self if columns is None else Spreads(*(part[columns] for part in self))
+
+
+def _check_scaling(objective: ObjectiveSpec, guard: Guard) -> None:
+    """Centre and scale must be near what this site has; raw units, 0 and 1, are for models as they are printed."""
+    if objective.scaling is None:
+        return
+    own, centre, scale = guard.spreads.of_columns(objective.columns), objective.scaling.centre, objective.scaling.scale
+    varies = own.spread > 0
+    away = np.maximum(np.maximum(own.low - centre, centre - own.high), 0.0)
+    far = varies & (centre != 0) & (away > MOST_SCALE * own.spread)
+    unlike = varies & (scale != 1) & ((scale > MOST_SCALE * own.spread) | (scale < own.spread / MOST_SCALE))
+    if far.any() or unlike.any():
+        raise _Broken(
+            "a column is centred or scaled by numbers that are far from those of its own rows; drop it, or change its units"
+        )
+
+
+def _check_coefficients(objective: ObjectiveSpec, x: np.ndarray, guard: Guard) -> None:
+    """A model must neither switch rows of a level on and off nor be so large that predictions are rounded to steps."""
+    loss, scaling = unwrapped(objective.loss), objective.scaling
+    own = guard.spreads.of_columns(objective.columns)
+    outputs = getattr(loss, "outputs", 1)
+    centre, scale = (0.0, 1.0) if scaling is None else (scaling.centre, scaling.scale)
+    w = np.abs(x[:, : own.spread.size * outputs].reshape(len(x), own.spread.size, outputs))
+    largest = np.maximum(np.abs(own.low - centre), np.abs(own.high - centre)) / scale
+    unit = 1.0
+    if isinstance(loss, IN_LABELS) and guard.rows.labels.dtype.kind in "biuf":
+        unit = max(float(np.std(guard.rows.labels)), float(np.abs(guard.rows.labels).max()) * 2.0**-20) or 1.0
+    term = max((w * largest[:, None]).max(initial=0.0), np.abs(x[:, own.spread.size * outputs :]).max(initial=0.0))
+    if not term <= MOST_TERM * max(unit, 1.0):
+        raise _Broken("a model has terms so large that its predictions are rounded")
+    if (
+        not getattr(loss, "quadratic", False)
+        and not (w * (own.spread / scale)[:, None] <= MOST_COEFFICIENT * unit).all()
+    ):
+        raise _Broken(
+            "a coefficient is over 16 standard deviations of its column; use a stronger penalty (alpha, or eps of a path)"
+        )
 
 
 def _check_dual(query: Evaluate, loss: Loss) -> None:
@@ -396,9 +469,11 @@ def _check_models(
     charge = charge._replace(models=charge.models + len(x))
     if guard.charged.models + charge.models > policy.max_models:
         raise _Broken("the models evaluated on this table have reached its max_models", charge)
-    if objective.columns is not None and objective.columns.size == 0:
-        return charge  # an intercept alone says nothing about features
     known, data = _admitted(policy, objective, guard), guard.rows.dataset(objective)
+    try:
+        _check_coefficients(objective, x, guard)
+    except _Broken as broken:
+        raise _Broken(str(broken), charge) from None
     for model in x[:1] if known.is_quadratic else x:
         loss, y = profiled(objective, data, model) if objective.profile else (objective.loss, data.y)
         if not known.rule.holds(loss, model.astype(data.A.dtype), data.A, y):
