@@ -302,7 +302,7 @@ def least_held_out_rows(_: Path) -> str:
     target = Target(site)
     scaling, fold = target.scaling(), Fold(0, 5, 0, np.zeros(4, int), True, True)
     objective = ObjectiveSpec(Logistic(), scaling, np.array([0.0, 1.0]), replace(fold, held_out=False))
-    rng, least = np.random.default_rng(0), np.inf
+    rng, least, digits = np.random.default_rng(0), np.inf, 0.0
     A = (site.rows.features - scaling.centre) / scaling.scale
     out = site.rows.weights_of(fold) > 0
     for _ in range(400):
@@ -311,10 +311,13 @@ def least_held_out_rows(_: Path) -> str:
         (reply,) = target.ask(HeldOut(objective, fold, x[None]))
         if isinstance(reply, Refusal):
             continue
-        s = 1 / (1 + np.exp(-(A @ x[:-1] + x[-1])[out]))
-        h = s * (1 - s)
-        least = min(least, h.sum() ** 2 / (h * h).sum())
-    return f"a held-out loss that rests on {least:.1f} of {int(out.sum())} rows"
+        z = (A @ x[:-1] + x[-1])[out]
+        s = 1 / (1 + np.exp(-z))
+        h, loss = s * (1 - s), np.logaddexp(0.0, np.where(site.rows.labels[out] > 0, -z, z))
+        rest = h.sum() ** 2 / (h * h).sum()
+        if rest < least:
+            least, digits = rest, abs(float(reply.loss[0]) / loss.mean() - 1)
+    return f"a held-out loss that rests on {least:.1f} of {int(out.sum())} rows, to {digits:.0e}"
 
 
 def _labelled() -> tuple[Target, np.ndarray, float]:

@@ -400,7 +400,7 @@ WRONG: dict[str, tuple[int, Change, str]] = {
     "kind": (2, other(kind="code"), "its reply is of the kind 'code'; it was not used"),
     "kind of the first message": (2, other(kind="enrolled"), "its reply is of the kind 'enrolled'; it was not used"),
     "table": (2, other(table=3), "the field 'table' of a message is missing or is not str"),
-    "bytes": (2, lambda link, data: b"", "where 'compfed reply 5' is expected"),
+    "bytes": (2, lambda link, data: b"", "where 'compfed reply 6' is expected"),
     "cut": (2, lambda link, data: data[:-1], "its reply is not signed with its key; it was not used"),
     "old version": (2, lambda link, data: data.replace(b"reply 5", b"reply 3", 1), "'compfed reply 3' where"),
     "a class": (2, other(words=(Describe(),)), "Describe, which is not allowed here"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network.memory_link import MemoryLink, fields_of, furnish, key_of, remote, wipe
+from network.memory_link import MemoryLink, fields_of, furnish, key_of, logged, remote, wipe
 
 import compfed as cf
 import compfed.network.site as site_module
@@ -307,9 +307,9 @@ def spy(monkeypatch) -> dict[tuple[str, bytes], set[bytes]]:
     keystream, masked = secure_sum._keystream, session.masked
     monkeypatch.setattr(secure_sum, "_keystream", lambda key, words: under_way.append(key) or keystream(key, words))
 
-    def mask(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
+    def mask(words: np.ndarray, masks: secure_sum.Masks, header: Header, asked: str) -> np.ndarray:
         under_way.clear()
-        found = masked(words, masks, header)
+        found = masked(words, masks, header, asked)
         for key in under_way:
             used[header.names[header.place], key].add(words.tobytes())
         return found
@@ -711,9 +711,9 @@ def test_no_hold_out_at_fewer_than_three_sites(tmp_path):
     hostile = Hostile(written(tmp_path, table(rows=(40, 12, 15, 13))))
     held_out = Holdout(0.5, 0, by_class=False, held_out=True)
     for query in (Weighted(Moments(part), "rows") for part in (held_out, replace(held_out, held_out=False))):
-        reason = "sums are masked, and fewer than three sites have rows to hold out"
-        assert reason in hostile.refusal("north", [query])
-    larger = Hostile(written(tmp_path / "larger", table(rows=(40, 30, 25, 13))))
+        assert "ends the run here" in hostile.refusal("north", [query])
+    assert "sums are masked, and a site has too few rows to hold any out" in logged(hostile.link.paths["north"])
+    larger = Hostile(written(tmp_path / "larger", table(rows=(40, 30, 25, 23))))
     exact_sum.check_total(
         larger.total([larger.ask(name, [Weighted(Moments(held_out), "rows")]) for name in larger.names]), 4
     )
@@ -744,7 +744,8 @@ ONE_SITE = {
 @pytest.mark.parametrize("name", ONE_SITE)
 def test_queries_for_the_part_of_one_site_are_refused_at_the_site(name, hostile):
     query, reason = ONE_SITE[name]
-    assert f"sums are masked, and {reason}" in hostile.refusal("north", [query])
+    assert "ends the run here" in hostile.refusal("north", [query])
+    assert f"sums are masked, and {reason}" in logged(hostile.link.paths["north"])
 
 
 def test_queries_for_the_part_of_one_site_are_refused_at_the_server(paths):
@@ -876,9 +877,10 @@ def test_the_budget_of_models_is_kept_over_runs_and_restarts(tmp_path):
     for k in range(2, 12 // each + 1):
         fitted(connected(paths)[0])
         assert ledger_of(paths[0]).models == k * each  # every run counts, at sites that were started anew
-    with pytest.raises(cf.InputError, match="the models evaluated on this table have reached its max_models"):
+    with pytest.raises(cf.InputError, match="ends the run here"):
         fitted(connected(paths)[0])
-    assert 0 < ledger_of(paths[0]).models <= 12
+    assert "the models evaluated on this table have reached its max_models" in logged(paths[0])
+    assert ledger_of(paths[0]).models > 12  # those that were refused are remembered, too
     assert 2 * each <= 12
 
 
@@ -894,8 +896,9 @@ def test_evaluations_under_masks_have_the_bits_of_a_rehearsal_and_are_counted(tm
         assert ledger_of(paths[0]).scored_models == 2 * k
     assert np.isfinite(here.calibration_slope)
     assert here.auc.rounding_low < here.auc.value < here.auc.rounding_high
-    with pytest.raises(cf.InputError, match="reached its max_scored_models"):
+    with pytest.raises(cf.InputError, match="ends the run here"):
         model.evaluate(connected(paths)[0])
+    assert "reached its max_scored_models" in logged(paths[0])
     with pytest.raises(cf.InputError, match="one site would show its part of a sum by subtraction"):
         model.evaluate(connected(paths)[0], per_site=True)
 
@@ -922,8 +925,9 @@ def test_columns_with_a_hessian_count_over_all_runs(tmp_path):
     asked(1)
     asked(0, 1)
     assert len(ledger_of(paths[0]).hessian_columns) == 2
-    with pytest.raises(cf.InputError, match="a Hessian on so many says too much about single rows"):
+    with pytest.raises(cf.InputError, match="ends the run here"):
         asked(2)
+    assert "a Hessian on so many says too much about single rows" in logged(paths[0])
 
 
 def test_an_unmasked_site_enters_every_run_into_its_ledger(paths, tmp_path):

@@ -87,9 +87,10 @@ REMIND = 600.0  # seconds after which the same problem is printed again
 
 
 class Ended(InputError):
-    """A run that a refusal has ended at this site. The same words whatever was refused: its log has the reason."""
+    """A run that a refusal has ended at this site. The same words whatever was refused; `why` is for its log."""
 
-    def __init__(self, run: str):
+    def __init__(self, run: str, why: str = "a refusal has ended this run here"):
+        self.why = why
         super().__init__(
             f"it refuses a query of run {run} and ends the run here; the steward reads why in its log.jsonl. What most often helps: a "
             "stronger penalty (alpha, or eps of a path), fewer columns, or a smaller cv."
@@ -128,6 +129,7 @@ class SiteService:
     def reply(self, data: bytes) -> bytes:
         """The signed reply to a message. There is always one; an error in it quotes no value of the rows."""
         header, limit = Header("", 0, 0, 0, (), ""), self.settings.limits.max_message_bytes
+        why = ""
         try:
             header, body = read_header(
                 data, self.settings.name
@@ -149,6 +151,7 @@ class SiteService:
             kind, reason = "refused", f"its rows cannot be used: {problem.public_reason}"
         except InputError as problem:
             kind, reason = "refused", printable(str(problem))
+            why = problem.why if isinstance(problem, Ended) else ""
         except Exception as problem:  # the text of an exception may hold values that must not leave
             kind, reason = "failed", f"it failed with {type(problem).__name__}; its log says where."
             if isinstance(problem, OSError):
@@ -157,8 +160,8 @@ class SiteService:
         finally:
             self.began = None
             self.replies += 1
-        self.last = printable(header.run, 100), f"{kind}, message {header.number}: {reason}"
-        self._log_anyhow({"run": self.last[0], "number": header.number, "kind": kind, "reason": reason})
+        self.last = printable(header.run, 100), f"{kind}, message {header.number}: {why or reason}"
+        self._log_anyhow({"run": self.last[0], "number": header.number, "kind": kind, "reason": why or reason})
         return self._signed(header, kind, {"reason": reason})
 
     # --- the time limit ---
@@ -318,8 +321,7 @@ class SiteService:
         if self.settings.enforce:
             self._record(header, site, (), 0)
             replace(session, ended=True).write(kept.session)
-            self._log_anyhow({"run": header.run, "number": header.number, "kind": "ended", "reason": str(problem)})
-            raise Ended(header.run) from None
+            raise Ended(header.run, printable(str(problem))) from None
 
     def _words(
         self,

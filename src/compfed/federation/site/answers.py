@@ -25,7 +25,13 @@ from compfed.federation.queries import (
 )
 from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
 from compfed.federation.query import Query
-from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
+from compfed.federation.site.disclosure import (
+    profiled,
+    rounded_held_out,
+    rounded_hessian,
+    rounded_intercepts,
+    site_intercept,
+)
 from compfed.federation.site.leave_one_out import left_out
 from compfed.federation.site.rows import FoldOrder
 from compfed.federation.site.scoring import score
@@ -154,6 +160,7 @@ def _evaluated(query: Evaluate, message: Answers) -> Evaluate.Reply:
     if message.site.policy is not None:  # exact, the sums of absolute residuals of many models would tell single ones
         with np.errstate(divide="ignore"):
             terms = np.where(terms > 0, np.exp2(np.ceil(np.log2(terms))), 0.0)
+    value, gradient = rounded_intercepts(message.site.policy, objective, data, x, value, gradient)
     value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
     hessian = conjugate = None
     if query.coords is not None:
@@ -198,8 +205,15 @@ def _held_out(query: HeldOut, message: Answers) -> HeldOut.Reply:
     total = float(weights.sum())
     q = data.in_order(weights / (total or 1.0))
     if objective.profile:
-        return query.Reply(total, _held_out_profile(query, message.site, data, q))
-    return query.Reply(total, objective.loss.held_out(np.asarray(query.x, data.A.dtype), data.A, data.y, q))
+        found = _held_out_profile(query, message.site, data, q)
+    else:
+        found = objective.loss.held_out(np.asarray(query.x, data.A.dtype), data.A, data.y, q)
+    policy = message.site.policy
+    if policy is not None and total > 0:
+        found = np.array(
+            [rounded_held_out(policy, objective, data, x, q, f) for x, f in zip(query.x, found, strict=True)]
+        )
+    return query.Reply(total, found)
 
 
 def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndarray) -> np.ndarray:

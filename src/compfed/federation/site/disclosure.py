@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
 MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
+DERIVATIVES = 0.3  # of min_rows: the effective rows of first derivatives, of all rows and of those to train with
+HELD_OUT_BITS = 7  # of the largest loss of a row, in a sum over held-out rows that rests on few of them
 CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
 IN_LABELS = (Squared, MultiSquared, Huber, SmoothedQuantile)  # whose predictions have the unit of the labels
@@ -474,6 +476,8 @@ def _check_models(
         _check_coefficients(objective, x, guard)
     except _Broken as broken:
         raise _Broken(str(broken), charge) from None
+    if objective.columns is not None and objective.columns.size == 0:
+        return charge  # an intercept alone says nothing about features; of labels, see `rounded_intercepts`
     for model in x[:1] if known.is_quadratic else x:
         loss, y = profiled(objective, data, model) if objective.profile else (objective.loss, data.y)
         if not known.rule.holds(loss, model.astype(data.A.dtype), data.A, y):
@@ -496,6 +500,51 @@ def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndar
         unit = np.ldexp(1.0, np.frexp(upper_triangle(np.outer(size, size)))[1] - HESSIAN_BITS)
     shift = upper_triangle(0.5 * w * np.eye(w))  # larger than what rounding takes from any direction: steps stay short
     return (np.rint(packed / unit) + np.ceil(shift)) * unit
+
+
+def rounded_held_out(
+    policy: DisclosurePolicy, objective: ObjectiveSpec, data: LocalDataset, x: np.ndarray, q: np.ndarray, mean: float
+) -> float:
+    """The mean loss of held-out rows at a model; where it rests on few of them, to 1/128 of the largest that a row adds.
+
+    Honest cross-validations have such models, and choose alpha by sums that need no more digits.
+    """
+    loss, y = profiled(objective, data, x) if objective.profile else (objective.loss, data.y)
+    x = np.asarray(x, data.A.dtype)
+    z: Any = loss.predictions(x, data.A) if hasattr(loss, "predictions") else product(data.A, x)  # pyright: ignore[reportAttributeAccessIssue]
+    size = np.abs(np.asarray(loss.derivative(z, y)))  # pyright: ignore[reportAttributeAccessIssue]
+    terms = q * np.abs(np.asarray(loss.values(x, data.A, y)))
+    each = (terms, q * size.reshape(len(q), -1).sum(axis=1))
+    largest = float(terms.max(initial=0.0))
+    if not 0 < largest < np.inf or all(_effective(h, TRAINING * policy.min_rows) for h in each):
+        return mean
+    unit = 2.0 ** (np.ceil(np.log2(largest)) - HELD_OUT_BITS)
+    return float(np.rint(mean / unit) * unit)
+
+
+def rounded_intercepts(
+    policy: DisclosurePolicy | None,
+    objective: ObjectiveSpec,
+    data: LocalDataset,
+    x: np.ndarray,
+    value: np.ndarray,
+    gradient: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Value and gradient of models of an intercept alone, where the second derivative of the loss jumps, to the size of a few rows.
+
+    Exact, they have a kink at every label plus and minus delta. The intercept of a model with features is found with features.
+    """
+    loss: Any = objective.loss
+    without = objective.columns is not None and objective.columns.size == 0
+    if policy is None or not without or not getattr(unwrapped(loss), "jumps", False):
+        return value, gradient
+    z = data.A @ x.T
+    sizes = [
+        data.q[:, None] * np.abs(f(z, data.y[:, None] if data.y.ndim == 1 else data.y))
+        for f in (loss.value, loss.derivative)
+    ]
+    units = [np.exp2(np.ceil(np.log2(np.maximum(TRAINING * policy.min_rows * s.max(axis=0), 1e-300)))) for s in sizes]
+    return np.rint(value / units[0]) * units[0], np.rint(gradient / units[1][:, None]) * units[1][:, None]
 
 
 # --- the intercept of a site ---
@@ -521,8 +570,9 @@ class EffectiveRows(NamedTuple):
 
     With h_l the second derivative of the loss in the prediction of row l (its trace, if there are several) times the weight
     of the row, (sum h)^2 / sum h^2 is at least `min_rows` over all rows, and at least half of that over the rows to train
-    with; and sum h does not nearly vanish. A model at which the derivatives of all rows are equal is allowed too: the gradient
-    is then a multiple of the mean of the rows.
+    with; and sum h does not nearly vanish. The same for first derivatives, of which 0.3 times as many are enough: honest models of
+    classes that are nearly separated have few rows with large ones. A model at which the derivatives of all rows are equal is
+    allowed too: the gradient is then a multiple of the mean of the rows.
     """
 
     q: Numbers  # shares of the rows to train with
@@ -555,13 +605,18 @@ class EffectiveRows(NamedTuple):
             first = derivative[used.argmax()]
             same = (namespace(z).where(used, derivative, first) == first).all()
             derivative = derivative[..., None]
-        total = (self.share * second).sum()
+        total, size = (self.share * second).sum(), abs(derivative).sum(axis=-1)
         enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, TRAINING * self.min_rows)
+        for weights in (self.share, self.q):
+            enough = enough & _effective(weights * size, DERIVATIVES * self.min_rows)
         found = (enough & (total >= self.least) & (total > 0)) | same
         if not self.codes:
             return found
-        size, label = self.share * abs(derivative).sum(axis=-1), y[:, 0] if isinstance(loss, WithOffset) else y
-        each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in self.codes]
+        label = y[:, 0] if isinstance(loss, WithOffset) else y
+        each = [
+            _effective(namespace(z).where(label == c, self.share * size, 0.0), TRAINING * self.min_rows)
+            for c in self.codes
+        ]
         return functools.reduce(and_, each, found)
 
 
