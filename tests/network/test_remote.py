@@ -27,6 +27,7 @@ from network.memory_link import (
     fields_of,
     furnish,
     key_of,
+    logged,
     number_of,
     remote,
     signed,
@@ -251,8 +252,9 @@ def test_a_refusal_of_a_site_names_the_site_and_the_rule_and_ends_the_run(secure
     moments = ask(federation, Moments())[0]
     np.testing.assert_allclose(moments.mean[0] / moments.weight[0], np.concatenate(A).mean(axis=0), rtol=1e-12)
     before = len(link.sent)
-    with pytest.raises(cf.InputError, match=r"^site '0' refuses Evaluate: 2 coordinates are more than 0 of the number"):
+    with pytest.raises(cf.InputError, match=r"^site '0': it refuses a query of run .* and ends the run here"):
         ask(federation, Evaluate(OBJECTIVE, np.zeros((1, D)), np.arange(2)))
+    assert logged(link.paths["0"]).startswith("site '0' refuses Evaluate: 2 coordinates are more than 0 of the number")
     assert len(link.sent) == before + 3  # each site once: a refusal is not asked for again
     few, _ = remote(furnish(tmp_path / "few", problem.sites, "", "min_rows = 10", secure_sum=secure_sum))
     with pytest.raises(
