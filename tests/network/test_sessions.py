@@ -886,15 +886,15 @@ def test_the_budget_of_models_is_kept_over_runs_and_restarts(tmp_path):
 
 
 def test_evaluations_under_masks_have_the_bits_of_a_rehearsal_and_are_counted(tmp_path):
-    """Two scores of each evaluation count, over runs and restarts; those of recalibrated models are models."""
-    paths = furnished_sites(tmp_path, table("classes"), "max_scored_models = 4")
+    """Three scores of each evaluation count, over runs and restarts; those of recalibrated models are models."""
+    paths = furnished_sites(tmp_path, table("classes"), "max_scored_models = 6")
     model = cf.FederatedLogisticRegression(alpha=0.02).fit_federation(in_process(paths))
     here = model.evaluate(in_process(paths))
     for k in (1, 2):
         there = model.evaluate(connected(paths)[0])
         assert there.metrics() == here.metrics()
         assert there.intervals == here.intervals
-        assert ledger_of(paths[0]).scored_models == 2 * k
+        assert ledger_of(paths[0]).scored_models == 3 * k
     assert np.isfinite(here.calibration_slope)
     assert here.auc.rounding_low < here.auc.value < here.auc.rounding_high
     with pytest.raises(cf.InputError, match="ends the run here"):

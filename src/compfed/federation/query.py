@@ -88,7 +88,7 @@ class Layout(dict[str, Field]):
 
 
 class Query(abc.ABC):
-    """A record of arrays that a server may ask, and all that follows from it. `QUERIES` lists the ten there are."""
+    """A record of arrays that a server may ask, and all that follows from it. `QUERIES` lists those there are."""
 
     Reply: ClassVar[type]  # the part of one site
     leaves: ClassVar[str]  # what it makes leave a site, in words

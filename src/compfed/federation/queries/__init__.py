@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from compfed.federation.queries.concordance import Concordance
 from compfed.federation.queries.describe import Describe, Description
 from compfed.federation.queries.evaluate import Evaluate
 from compfed.federation.queries.held_out import HeldOut, HeldOutSum
@@ -23,7 +24,7 @@ from compfed.federation.queries.tabulate import Tabulate, TabulateSum
 from compfed.federation.query import Query
 
 __all__ = [
-    "LEAVES", "QUERIES", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut", "HeldOutSum", "LeaveOneOut",
+    "LEAVES", "QUERIES", "Concordance", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut", "HeldOutSum", "LeaveOneOut",
     "Lipschitz", "LocalUpdate", "Moments", "MomentsSum", "Score", "Tabulate", "TabulateSum", "UpdateSum",
 ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from compfed._utils.array_namespace import product
 from compfed._utils.arrays import two_product, two_sum
 from compfed.errors import InputError
 from compfed.federation.queries import (
+    Concordance,
     Describe,
     Evaluate,
     FinishRound,
@@ -25,6 +26,7 @@ from compfed.federation.queries import (
 )
 from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
 from compfed.federation.query import Query
+from compfed.federation.site.concordance import concordance
 from compfed.federation.site.disclosure import (
     profiled,
     rounded_held_out,
@@ -234,6 +236,7 @@ def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndar
 
 
 ANSWERS: dict[type[Query], Callable[[Any, Answers], object]] = {
+    Concordance: lambda query, message: concordance(query, message.site),
     Describe: lambda query, message: _described(query, message.site),
     Moments: lambda query, message: _moments(query, message.site),
     Lipschitz: _lipschitz,

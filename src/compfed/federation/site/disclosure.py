@@ -23,6 +23,7 @@ from compfed._utils.validation import check_bool, check_int, check_nonnegative
 from compfed.errors import InputError
 from compfed.federation.queries import (
     QUERIES,
+    Concordance,
     Describe,
     Evaluate,
     FinishRound,
@@ -266,7 +267,21 @@ def _tabulate_rule(policy: DisclosurePolicy, query: Tabulate, guard: Guard) -> C
     return NOTHING  # counts are rounded, and columns withheld, one by one (`tabulation`)
 
 
+def _concordance_rule(policy: DisclosurePolicy, query: Concordance, guard: Guard) -> Charge:
+    """Counts in threes are for totals over sites. Each step that has thresholds counts as a score of each model."""
+    if not guard.secure_sum:
+        raise _Broken("it counts scores in threes only where sums are masked")
+    _admitted(policy, query.objective, guard)
+    for subset in query.subsets_of_x:
+        _check_subset(subset, guard)
+    charge = Charge(scored_models=len(query.x) if query.edges.size and not query.counts.size else 0)
+    if guard.charged.scored_models + charge.scored_models > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
+    return _check_models(policy, query.objective, query.x, guard, charge)
+
+
 RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
+    Concordance: _concordance_rule,
     Describe: _describe_rule,
     Moments: _describe_rule,
     Lipschitz: _lipschitz_rule,
