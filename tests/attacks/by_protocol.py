@@ -276,6 +276,17 @@ def rounded_half_spaces(
     return candidates[: target.rows]
 
 
+def two_constant_columns(_: Path) -> str:
+    """The same at a site where three columns are constant, which needs no strange centre or scale."""
+    table = cf.data.bundled.breast_cancer()
+    here = np.flatnonzero(table.sites == 0)
+    A = table.X[here].copy()
+    A[:, 27:] = 1.0
+    target = Target(make_site(A, table.y[here].astype(float), POLICY))
+    n = recovered(rounded_half_spaces(target, (0.0, 1.0)), A)
+    return f"{n} of {len(A)} rows ({target.main_reason()})"
+
+
 def wide_parts() -> list[Any]:
     table = cf.data.bundled.breast_cancer()
     here = [np.flatnonzero(table.sites == k) for k in np.unique(table.sites)]
@@ -471,6 +482,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Path], str]]] = {
         lambda folder: state_of_one_site(folder, "noise"),
     ),
     "T4": ("squared loss, half-spaces by rounding", half_spaces),
+    "T4, constant columns": ("the same with columns that are constant at the site", two_constant_columns),
     "T5, the first step": ("a site's false moments, an honest lasso over four sites", false_moments),
     "T7": ("40 logistic models, some of which are refused", a_day_of_refusals),
     "T8, held-out rows": ("`HeldOut` of 400 logistic models", least_held_out_rows),

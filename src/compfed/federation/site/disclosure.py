@@ -75,12 +75,11 @@ IN_LABELS = (Squared, MultiSquared, Huber, SmoothedQuantile)  # whose prediction
 CLASS_WEIGHTED = (ClassWeightedLogistic, ClassWeightedSoftmax)
 MAX_CLASS_RATIO = 1000.0  # of the weights of two classes
 MOST_COEFFICIENT = 2.0**4  # of a coefficient times the spread of its column here, in units of the predictions
-MOST_TERM = (
-    2.0**30
-)  # of a coefficient times the largest value of its column: beyond, a prediction is rounded to coarse steps
-MOST_SCALE = (
-    2.0**10
-)  # between a scale, or the distance of a centre from the values here, and the spread of a column here
+MOST_CONSTANT = (
+    2.0**6
+)  # of a coefficient times the value of a column that is constant here: two must not round a prediction
+MOST_TERM = 2.0**30  # of a coefficient times the largest value of its column: beyond, predictions are rounded coarsely
+MOST_SCALE = 2.0**10  # between a scale, or how far a centre is from the values here, and the spread of a column here
 POLICY_EDGES = 100  # thresholds of a score under a policy
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
@@ -407,12 +406,13 @@ def _check_coefficients(objective: ObjectiveSpec, x: np.ndarray, guard: Guard) -
     if isinstance(loss, IN_LABELS) and guard.rows.labels.dtype.kind in "biuf":
         unit = max(float(np.std(guard.rows.labels)), float(np.abs(guard.rows.labels).max()) * 2.0**-20) or 1.0
     term = max((w * largest[:, None]).max(initial=0.0), np.abs(x[:, own.spread.size * outputs :]).max(initial=0.0))
-    if not term <= MOST_TERM * max(unit, 1.0):
-        raise _Broken("a model has terms so large that its predictions are rounded")
+    constant = own.spread == 0
     if (
-        not getattr(loss, "quadratic", False)
-        and not (w * (own.spread / scale)[:, None] <= MOST_COEFFICIENT * unit).all()
+        not term <= MOST_TERM * max(unit, 1.0)
+        or not (w[:, constant] * largest[constant, None] <= MOST_CONSTANT * unit).all()
     ):
+        raise _Broken("a model has terms so large that its predictions are rounded")
+    if not (w * (own.spread / scale)[:, None] <= MOST_COEFFICIENT * unit).all():
         raise _Broken(
             "a coefficient is over 16 standard deviations of its column; use a stronger penalty (alpha, or eps of a path)"
         )
