@@ -235,10 +235,9 @@ def _describe(
 
 
 def _class_weights(found: Any, classes: np.ndarray | None) -> np.ndarray:
-    weights = np.zeros(0 if classes is None else len(classes))
-    if classes is not None:
-        weights[np.searchsorted(classes, found.classes)] = found.class_weights
-    return weights
+    """The weight of the rows of each class of a model; a class that it does not know is the sites' to refuse."""
+    known = dict(zip(found.classes.tolist(), found.class_weights.tolist(), strict=True))
+    return np.array([known.get(c, 0.0) for c in ([] if classes is None else classes.tolist())])
 
 
 def _null_with_offset(parts: Sequence[Part], weights: Sequence[float], centre: np.ndarray) -> Program[float]:
