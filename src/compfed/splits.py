@@ -4,10 +4,10 @@ A split is a small record that contains no row. Each site applies it to its own 
 (seed, site number), sorts them by class where the split is stratified, and assigns them in that order. A simulation and a
 network therefore split the same rows in the same way for the same seed.
 
-A site with a disclosure policy deals its rows once into buckets (`deal_buckets`). A split then assigns whole buckets, in the
-site's own order: every set of rows that a server can name, and the difference of any two of them, is empty or has at least
-`min_rows` rows. The server's seed is not used. A server that could choose the order at one site would learn, by subtraction,
-the sum over one bucket of that site alone.
+A site with a disclosure policy deals its rows once into buckets (`deal_buckets`), of which all sites of a run use as many as the
+site with the fewest has. A split then assigns whole buckets: every set of rows that a server can name is a union of buckets with
+the same numbers at every site, and is empty or has at least `min_rows` rows at each. The server's seed is not used. A server that
+could choose the order, or how a share is rounded, at one site would learn, by subtraction, the sum over one bucket of that site alone.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from compfed.errors import InputError
 
 LEAVE_ONE_SITE_OUT = "leave-one-site-out"
 LEAVE_ONE_OUT = "loo"  # approximately, from one path; no split of rows
+BUCKETS = (10, 5, 4, 3, 2, 1)  # that a site with a policy deals its rows into: the first that its rows allow
 CV_REQUIREMENT = (
     f"it must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or what scikit-learn "
     f"takes: a splitter (its groups are the sites) or pairs (train, test). An estimator that chooses alpha takes {LEAVE_ONE_OUT!r} too."
@@ -52,6 +53,8 @@ class SiteRows(Protocol):
     def labels(self) -> np.ndarray: ...
     @property
     def buckets_of_rows(self) -> np.ndarray | None: ...  # 0, 1, ...; None without a disclosure policy
+    @property
+    def agreed_buckets(self) -> int: ...  # of the sites of a run: its own, or fewer
     @property
     def splits(self) -> Sequence[Masks]: ...  # the predefined ones
 
@@ -84,30 +87,33 @@ def holdout_mask(labels: np.ndarray, share: float, seed: int, number: int, by_cl
     return out
 
 
-def deal_buckets(
-    labels: np.ndarray, min_rows: int, secret: bytes, by_class: bool, min_level_rows: int = 1
-) -> np.ndarray:
-    """Deal the rows of a site into buckets of at least `min_rows` rows: the bucket of every row.
+def content_order(rows: Sequence[bytes], secret: bytes) -> np.ndarray:
+    """An order of rows that follows from what is in them and from the secret of a site, and not from their order in a file."""
+    hashes = [hmac.digest(secret, b"compfed/buckets/2" + row, "sha256") for row in rows]
+    return np.array(sorted(range(len(rows)), key=hashes.__getitem__), int)
 
-    There are rows // min_rows buckets, at least one, whose sizes differ by one row at most. With `by_class` a bucket has
-    `min_level_rows` rows of a class or none: a class is spread over as many buckets as that allows, and there are fewer and
-    less equal buckets where many small classes need it. The order is drawn with the secret of the site: nobody else knows
-    which rows share a bucket.
+
+def deal_buckets(
+    labels: np.ndarray, min_rows: int, order: np.ndarray, by_class: bool, min_level_rows: int = 1
+) -> np.ndarray:
+    """Deal the rows of a site, in this order, into buckets of at least `min_rows` rows: the bucket of every row.
+
+    There are ten buckets, or the largest number in `BUCKETS` that the rows allow, and their sizes differ by one row at most. With
+    `by_class` a bucket has `min_level_rows` rows of a class or none: a class is spread over as many buckets as that allows, and
+    there are fewer and less equal buckets where many small classes need it.
     """
-    rng = np.random.default_rng(int.from_bytes(hmac.digest(secret, b"compfed/buckets/1", "sha256"), "big"))
-    order, buckets = rng.permutation(len(labels)), max(len(labels) // max(min_rows, 1), 1)
     codes = np.unique(labels, return_inverse=True)[1][order] if by_class else np.zeros(len(labels), int)
     least = max(min_level_rows, 1) if by_class else 1
-    while True:
+    bucket = np.zeros(len(labels), int)
+    for buckets in (b for b in BUCKETS if b * min_rows <= len(labels) or b == 1):
         dealt = _dealt(codes, buckets, least)
         counts = np.zeros((buckets, int(codes.max()) + 1), int)
         np.add.at(counts, (dealt, codes), 1)
         few = (counts > 0) & (counts < least)
         if buckets == 1 or not (few.any() or counts.sum(axis=1).min() < min_rows):
-            bucket = np.empty(len(labels), int)
             bucket[order] = dealt
-            return bucket
-        buckets -= max(buckets // 20, 1)
+            break
+    return bucket
 
 
 def _dealt(codes: np.ndarray, buckets: int, least: int) -> np.ndarray:
@@ -133,11 +139,18 @@ def _dealt(codes: np.ndarray, buckets: int, least: int) -> np.ndarray:
 
 
 def check_folds(names: Sequence[str], buckets: Sequence[int], min_rows: Sequence[int], folds: int) -> None:
-    """Refuse more folds than a site has buckets, before the first query."""
+    """Refuse folds that are no unions of buckets, the same at every site, before the first query."""
     for name, has, rows in zip(names, buckets, min_rows, strict=True):
         if has < folds:
             way_out = f"use cv = {min(buckets)}, or leave the site out" if min(buckets) > 1 else "leave the site out"
             raise InputError(f"cv = {folds} needs {folds} buckets of {rows} rows at site {name!r}: {way_out}.")
+    dealt = min((has for has, rows in zip(buckets, min_rows, strict=True) if rows > 1), default=0)
+    if dealt and dealt % folds:
+        ways = [str(k) for k in range(2, dealt + 1) if dealt % k == 0]
+        raise InputError(
+            f"cv = {folds} is no divisor of {dealt}, the number of buckets that all sites deal their rows into: use cv = "
+            f"{' or '.join(ways)}."
+        )
 
 
 def apportion(total: int, shares: np.ndarray) -> np.ndarray:
@@ -209,7 +222,8 @@ class PredefinedSplit:
 class Holdout:
     """A share of every site's rows, stratified by class if `by_class`; the rule is `holdout_mask`.
 
-    A site with a disclosure policy holds out its first buckets: at least one and never all, if it has two.
+    A site with a disclosure policy holds out its first buckets, the same number as all other sites: at least one and never all,
+    if it has two.
     """
 
     share: float
@@ -220,7 +234,7 @@ class Holdout:
     def mask(self, site: SiteRows) -> np.ndarray:
         """Rows of the site that belong to this subset."""
         if site.buckets_of_rows is not None:
-            buckets = int(site.buckets_of_rows.max()) + 1
+            buckets = site.agreed_buckets
             out = site.buckets_of_rows < min(max(round(self.share * buckets), 1), buckets - 1)
         else:
             out = holdout_mask(site.labels, self.share, self.seed, site.number, self.by_class)

@@ -227,10 +227,10 @@ def messages_of(spy: Spy) -> list[list[str]]:
 def shapes_of(d: int) -> dict[str, dict[str, tuple[int, ...]]]:
     """The shapes of all fields that a site adds: none depends on the number of rows."""
     pairs = {name: (WIDTH,) for name in ("mean", "mean_low", "square", "square_low")}
-    classes = {"class_weights": (2,), "class_shares": (2,)}
+    classes = {"class_weights": (2,)}
     one = dict.fromkeys(("value", "terms", "infinite", "outside", "conjugate", "no_conjugate"), (1,))
     return {
-        "Describe": {**dict.fromkeys(("weight", "rows", "sites", "label_sum", "label_means"), ()), **classes},
+        "Describe": {**dict.fromkeys(("weight", "rows", "sites", "label_sum"), ()), **classes},
         "Moments": {"factor": (), "factor_low": (), **pairs},
         "Lipschitz": {"factor": (), "outside": (), "L": (), "counts": (BINS,), "power": (DIGITS,)},
         "Evaluate": {"factor": (), **one, "gradient": (1, d), "hessian": (1, d * (d + 1) // 2)},

@@ -6,6 +6,7 @@ Every message finds a site that has just been started: rows are read again, and 
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -162,6 +163,12 @@ def number_of(data: bytes) -> int:
     """The number of a message."""
     start = data.index(b"\n") + 5
     return unpack(from_bytes(data[start : start + int.from_bytes(data[start - 4 : start], "little")]))["number"]
+
+
+def logged(path: Path) -> str:
+    """Why a site refused the last message that it refused, from its own log: under a policy the operator reads one sentence."""
+    lines = [json.loads(line) for line in (path.parent / "state" / "log.jsonl").read_text().splitlines()]
+    return [line["reason"] for line in lines if "reason" in line][-1]
 
 
 def wipe(path: Path) -> None:

@@ -27,6 +27,7 @@ from network.memory_link import (
     fields_of,
     furnish,
     key_of,
+    logged,
     number_of,
     remote,
     signed,
@@ -39,7 +40,18 @@ import compfed as cf
 from compfed import estimators
 from compfed._utils.records import nonnegative, record
 from compfed.algorithms import ALGORITHMS, default_steps
-from compfed.federation import Describe, Evaluate, HeldOut, InProcess, Moments, Site, ask, exact_sum, run_program
+from compfed.federation import (
+    Describe,
+    Evaluate,
+    HeldOut,
+    InProcess,
+    Moments,
+    Request,
+    Site,
+    ask,
+    exact_sum,
+    run_program,
+)
 from compfed.federation.codec import pack, to_bytes
 from compfed.federation.query import Weighted
 from compfed.federation.server.rounds import NotFinite, ServerLoop
@@ -257,8 +269,9 @@ def test_a_refusal_of_a_site_names_the_site_and_the_rule_and_ends_the_run(secure
     moments = ask(federation, Moments())[0]
     np.testing.assert_allclose(moments.mean[0] / moments.weight[0], np.concatenate(A).mean(axis=0), rtol=1e-12)
     before = len(link.sent)
-    with pytest.raises(cf.InputError, match=r"^site '0' refuses Evaluate: 2 coordinates are more than 0 of the number"):
-        ask(federation, Evaluate(OBJECTIVE, np.zeros((1, D)), np.arange(2)))
+    with pytest.raises(cf.InputError, match=r"^site '0': it refuses a query of run .* and ends the run here"):
+        federation.exchange([Request((Evaluate(OBJECTIVE, np.zeros((1, D)), np.arange(2)),), weighting="rows")])
+    assert logged(link.paths["0"]).startswith("site '0' refuses Evaluate: 2 coordinates are more than 0 of the number")
     assert len(link.sent) == before + 3  # each site once: a refusal is not asked for again
     few, _ = remote(furnish(tmp_path / "few", problem.sites, "", "min_rows = 10", secure_sum=secure_sum))
     with pytest.raises(
@@ -406,9 +419,9 @@ WRONG: dict[str, tuple[int, Change, str]] = {
     "kind": (2, other(kind="code"), "its reply is of the kind 'code'; it was not used"),
     "kind of the first message": (2, other(kind="enrolled"), "its reply is of the kind 'enrolled'; it was not used"),
     "table": (2, other(table=3), "the field 'table' of a message is missing or is not str"),
-    "bytes": (2, lambda link, data: b"", "where 'compfed reply 5' is expected"),
+    "bytes": (2, lambda link, data: b"", "where 'compfed reply 6' is expected"),
     "cut": (2, lambda link, data: data[:-1], "its reply is not signed with its key; it was not used"),
-    "old version": (2, lambda link, data: data.replace(b"reply 5", b"reply 3", 1), "'compfed reply 3' where"),
+    "old version": (2, lambda link, data: data.replace(b"reply 6", b"reply 3", 1), "'compfed reply 3' where"),
     "a class": (2, other(words=(Describe(),)), "Describe, which is not allowed here"),
     "words before enrolment": (1, other(kind="words"), "its reply is of the kind 'words'; it was not used"),
     "no enrolment": (1, other(enrolment=None), "it is not an enrolment"),

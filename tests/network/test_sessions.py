@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from network.memory_link import MemoryLink, fields_of, furnish, key_of, remote, wipe
+from network.memory_link import MemoryLink, fields_of, furnish, key_of, logged, remote, wipe
 
 import compfed as cf
 import compfed.network.site as site_module
@@ -176,7 +176,7 @@ def check_same_bits(model: Any, paths: list[Path], tmp_path: Path) -> None:
 def test_masked_is_unmasked_is_in_process(name, furnished, tmp_path):
     kind, options = ESTIMATORS[name.removesuffix("CV")]
     if name.endswith("CV"):
-        options = {k: v for k, v in options.items() if k != "alpha"} | {"n_alphas": 3, "eps": 0.2, "cv": 3}
+        options = {k: v for k, v in options.items() if k != "alpha"} | {"n_alphas": 3, "eps": 0.2, "cv": 5}
     check_same_bits(getattr(cf, name)(**options), furnished(kind, ""), tmp_path)
 
 
@@ -307,9 +307,9 @@ def spy(monkeypatch) -> dict[tuple[str, bytes], set[bytes]]:
     keystream, masked = secure_sum._keystream, session.masked
     monkeypatch.setattr(secure_sum, "_keystream", lambda key, words: under_way.append(key) or keystream(key, words))
 
-    def mask(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
+    def mask(words: np.ndarray, masks: secure_sum.Masks, header: Header, asked: str) -> np.ndarray:
         under_way.clear()
-        found = masked(words, masks, header)
+        found = masked(words, masks, header, asked)
         for key in under_way:
             used[header.names[header.place], key].add(words.tobytes())
         return found
@@ -672,12 +672,13 @@ def test_a_run_without_enrolment_gets_no_words(hostile):
 SCALE = FeatureScaling(np.zeros(4), np.ones(4), intercept=False)
 
 
-def test_no_part_of_a_site_by_numbers_out_of_range(hostile):
+def test_no_part_of_a_site_by_numbers_out_of_range(tmp_path):
     """A scaling chosen so that the gradient of one site is too large: with 0 in its place, its part follows by subtraction.
 
     The message and its repetition with larger fields then differ by the gradient of that site.
     """
     sites, number = table(rows=(40, 30, 50)), 2
+    hostile = Hostile(furnished_sites(tmp_path, sites, "enforce = false"))  # a policy refuses such scales
 
     def asked(s: float, lift: int) -> np.ndarray:
         nonlocal number
@@ -711,9 +712,9 @@ def test_no_hold_out_at_fewer_than_three_sites(tmp_path):
     hostile = Hostile(written(tmp_path, table(rows=(40, 12, 15, 13))))
     held_out = Holdout(0.5, 0, by_class=False, held_out=True)
     for query in (Weighted(Moments(part), "rows") for part in (held_out, replace(held_out, held_out=False))):
-        reason = "sums are masked, and fewer than three sites have rows to hold out"
-        assert reason in hostile.refusal("north", [query])
-    larger = Hostile(written(tmp_path / "larger", table(rows=(40, 30, 25, 13))))
+        assert "ends the run here" in hostile.refusal("north", [query])
+        assert "a site has too few rows to hold any out" in (tmp_path / "north" / "state" / "log.jsonl").read_text()
+    larger = Hostile(written(tmp_path / "larger", table(rows=(40, 30, 25, 23))))
     exact_sum.check_total(
         larger.total([larger.ask(name, [Weighted(Moments(held_out), "rows")]) for name in larger.names]), 4
     )
@@ -744,7 +745,8 @@ ONE_SITE = {
 @pytest.mark.parametrize("name", ONE_SITE)
 def test_queries_for_the_part_of_one_site_are_refused_at_the_site(name, hostile):
     query, reason = ONE_SITE[name]
-    assert f"sums are masked, and {reason}" in hostile.refusal("north", [query])
+    assert "ends the run here" in hostile.refusal("north", [query])
+    assert f"sums are masked, and {reason}" in logged(hostile.link.paths["north"])
 
 
 def test_queries_for_the_part_of_one_site_are_refused_at_the_server(paths):
@@ -876,26 +878,28 @@ def test_the_budget_of_models_is_kept_over_runs_and_restarts(tmp_path):
     for k in range(2, 12 // each + 1):
         fitted(connected(paths)[0])
         assert ledger_of(paths[0]).models == k * each  # every run counts, at sites that were started anew
-    with pytest.raises(cf.InputError, match="the models evaluated on this table have reached its max_models"):
+    with pytest.raises(cf.InputError, match="ends the run here"):
         fitted(connected(paths)[0])
-    assert 0 < ledger_of(paths[0]).models <= 12
+    assert "the models evaluated on this table have reached its max_models" in logged(paths[0])
+    assert ledger_of(paths[0]).models > 12  # those that were refused are remembered, too
     assert 2 * each <= 12
 
 
 def test_evaluations_under_masks_have_the_bits_of_a_rehearsal_and_are_counted(tmp_path):
-    """Two scores of each evaluation count, over runs and restarts; those of recalibrated models are models."""
-    paths = furnished_sites(tmp_path, table("classes"), "max_scored_models = 4")
+    """Three scores of each evaluation count, over runs and restarts; those of recalibrated models are models."""
+    paths = furnished_sites(tmp_path, table("classes"), "max_scored_models = 6")
     model = cf.FederatedLogisticRegression(alpha=0.02).fit_federation(in_process(paths))
     here = model.evaluate(in_process(paths))
     for k in (1, 2):
         there = model.evaluate(connected(paths)[0])
         assert there.metrics() == here.metrics()
         assert there.intervals == here.intervals
-        assert ledger_of(paths[0]).scored_models == 2 * k
+        assert ledger_of(paths[0]).scored_models == 3 * k
     assert np.isfinite(here.calibration_slope)
     assert here.auc.rounding_low < here.auc.value < here.auc.rounding_high
-    with pytest.raises(cf.InputError, match="reached its max_scored_models"):
+    with pytest.raises(cf.InputError, match="ends the run here"):
         model.evaluate(connected(paths)[0])
+    assert "reached its max_scored_models" in logged(paths[0])
     with pytest.raises(cf.InputError, match="one site would show its part of a sum by subtraction"):
         model.evaluate(connected(paths)[0], per_site=True)
 
@@ -922,8 +926,9 @@ def test_columns_with_a_hessian_count_over_all_runs(tmp_path):
     asked(1)
     asked(0, 1)
     assert len(ledger_of(paths[0]).hessian_columns) == 2
-    with pytest.raises(cf.InputError, match="a Hessian on so many says too much about single rows"):
+    with pytest.raises(cf.InputError, match="ends the run here"):
         asked(2)
+    assert "a Hessian on so many says too much about single rows" in logged(paths[0])
 
 
 def test_an_unmasked_site_enters_every_run_into_its_ledger(paths, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
-from network.memory_link import furnish, key_of, remote
+from network.memory_link import furnish, key_of, logged, remote
 
 import compfed as cf
 from compfed._utils import files
@@ -38,7 +38,7 @@ from compfed.network.envelope import (
     read_header,
     read_reply,
 )
-from compfed.network.site import RunFiles, SiteService
+from compfed.network.site import Ended, RunFiles, SiteService
 from compfed.network.site_settings import SiteSettings
 
 D = 3
@@ -134,7 +134,7 @@ def test_the_words_of_a_reply_are_sums_over_the_rows(tmp_path):
     """As whole numbers, without the code that decodes them: quotients of words do not depend on their unit."""
     path, A = site(tmp_path), table().features[0]
     words = integers(answered(path, first(path, Describe(), Weighted(Moments(), "rows")))["words"])
-    check, outside, weight, rows, sites, _, _, factor, *moments = words
+    check, outside, weight, rows, sites, _, factor, *moments = words
     assert (check, outside) == (1, 0)
     assert weight == rows == factor
     assert 8 * weight == 12 * sites  # 12 is below 2**4, and 1 site below 2**1: three bits between the units
@@ -414,8 +414,8 @@ def test_enrolments_of_others_are_those_of_the_run_and_of_this_table(tmp_path):
 
 BROKEN = {
     "nothing": b"",
-    "another protocol": enrol().replace(b"query 5", b"query 3", 1),
-    "a reply": b"compfed reply 5\n" + enrol(),
+    "another protocol": enrol().replace(b"query 6", b"query 3", 1),
+    "a reply": b"compfed reply 6\n" + enrol(),
     "a header beyond the end": QUERY + (2**31).to_bytes(4, "little") + b"x" * 100,
     "an empty header": QUERY + (0).to_bytes(4, "little"),
     "half a message": message(Moments())[:-20],
@@ -471,11 +471,15 @@ def test_a_refusal_of_one_query_refuses_the_message(tmp_path):
     path = site(tmp_path, "", "max_hessian_share = 0")
     query = Evaluate(OBJECTIVE, np.zeros((1, D)), np.arange(2))
     said = reason(path, first(path, Moments(), query))
-    assert said.startswith("site 'north' refuses Evaluate: 2 coordinates are more than 0 of the number of its rows")
+    assert "ends the run here" in said
     assert not list((path.parent / "state").rglob("*.reply"))
     (line,) = log_of(path)
-    assert (line["kind"], line["reason"]) == ("refused", said)
-    assert answered(path, first(path, Moments()))["kind"] == "words"  # nothing was sent under this number
+    assert line["kind"] == "refused"
+    assert line["reason"].startswith(
+        "site 'north' refuses Evaluate: 2 coordinates are more than 0 of the number of its rows"
+    )
+    assert reason(path, first(path, Moments())) == said  # whatever is asked for from now on
+    assert answered(path, first(path, Moments(), run="another"))["kind"] == "words"
 
 
 # --- limits of time and space ---
@@ -528,9 +532,11 @@ def test_a_log_line_does_not_grow_with_the_refusals_of_a_message(tmp_path):
 def test_a_refusal_that_was_lifted_is_not_repeated(tmp_path):
     path = site(tmp_path, "", 'queries = ["Moments"]')
     data = first(path, Moments())
-    assert reason(path, data) == "site 'north' refuses Moments: it does not answer Moments."
+    said = reason(path, data)
+    assert logged(path) == "site 'north' refuses Moments: it does not answer Moments."
     path.write_text(path.read_text().replace('"Moments"', '"HeldOut"'))
-    assert answered(path, data)["kind"] == "words"
+    assert reason(path, data) == said  # this run has ended
+    assert answered(path, first(path, Moments(), run="another"))["kind"] == "words"
 
 
 def test_a_site_that_answers_nothing_does_not_tell_how_many_rows_it_has(tmp_path):
@@ -547,7 +553,7 @@ def test_a_site_that_answers_nothing_does_not_tell_how_many_rows_it_has(tmp_path
         reasons.add(reason(path, message(update, number=3)))
     assert reasons == {
         "the table has fewer rows than its min_rows. It takes part in no run.",
-        "site 'north' refuses LocalUpdate: it has fewer rows than its min_rows.",
+        str(Ended("run")),
     }
 
 
@@ -772,4 +778,4 @@ def test_messages_of_two_runs_do_not_mix(tmp_path):
         data = message(query, run=run, number=number, after=number - 1, enrolments=given[run] if number == 2 else ())
         fields = answered(path, data)
         assert fields["kind"] == "words"
-        assert len(fields["words"]) == 2 + (1 + 2 * D if run == "a" else 5)
+        assert len(fields["words"]) == 2 + (1 + 2 * D if run == "a" else 4)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
@@ -32,6 +32,7 @@ ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugat
 
 Contribution = FieldValues | Refusal
 Part: TypeAlias = Any  # what one site sends for a message: contributions, or words
+Noise: TypeAlias = Callable[[int], np.ndarray]  # so many words
 Sum: TypeAlias = Any  # of a query, as a server program receives it
 
 
@@ -98,7 +99,16 @@ def _added(parts: Sequence[FieldValues]) -> FieldValues:
 
 
 class Exactly:
-    """Adds words of 128 bits. A refusal ends the run, because a sum without one site would not be the sum."""
+    """Adds words of 128 bits. A refusal ends the run, because a sum without one site would not be the sum.
+
+    Parameters
+    ----------
+    noise : callable, optional
+        Makes so many words that stand for numbers which are not told; random unless given.
+    """
+
+    def __init__(self, noise: Noise | None = None):
+        self.noise = noise or _random_words
 
     _last: MessageLayout | None = None  # the layout of the message under way, the same for all sites and the server
 
@@ -110,7 +120,7 @@ class Exactly:
         if refused is not None:
             raise SiteRefusal(refused.reason)
         contributions = [part for part in given if not isinstance(part, Refusal)]
-        words, outside = encode(self._layout(asked, agreement), contributions)
+        words, outside = encode(self._layout(asked, agreement), contributions, self.noise)
         return exact_sum.frame(words, outside)
 
     def sums(
@@ -182,7 +192,13 @@ def _units(weighted: Weighted, layout: Layout, agreement: Agreement) -> np.ndarr
     return agreement.once(weighted.query, (weighted.weighting, weighted.lift), units)
 
 
-def encode(message: MessageLayout, given: Sequence[FieldValues]) -> tuple[np.ndarray, int]:
+def _random_words(count: int) -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(WORD_BYTES * count), np.uint64).reshape(-1, 2)
+
+
+def encode(
+    message: MessageLayout, given: Sequence[FieldValues], noise: Noise = _random_words
+) -> tuple[np.ndarray, int]:
     """The words of the contributions to one message, and 1 if one of their numbers is too large for its field, else 0.
 
     The numbers of a model that has such a number are noise, as NaN is, and so is a flag that says it: the server asks again.
@@ -190,14 +206,14 @@ def encode(message: MessageLayout, given: Sequence[FieldValues]) -> tuple[np.nda
     total of the repeated message. A round cannot be repeated: there a number that is too large counts as not finite.
     """
     given = list(given)
-    words, wrong = _encoded(message, given)
+    words, wrong = _encoded(message, given, noise)
     if not wrong.any():
         return words, 0
     for k, (weighted, layout, places) in enumerate(zip(message.asked, message.layouts, message.places, strict=True)):
         outside = {name: wrong[here] for name, _, here in places if wrong[here].any()}
         if outside:
             given[k] = _hide_models(weighted.query, layout, given[k], outside)
-    return _encoded(message, given)[0], 1
+    return _encoded(message, given, noise)[0], 1
 
 
 def _hide_models(query: Query, layout: Layout, given: FieldValues, outside: dict[str, np.ndarray]) -> FieldValues:
@@ -214,7 +230,7 @@ def _hide_models(query: Query, layout: Layout, given: FieldValues, outside: dict
     return {**given, **shown, name: flag(wrong)}
 
 
-def _encoded(message: MessageLayout, given: Sequence[FieldValues]) -> tuple[np.ndarray, np.ndarray]:
+def _encoded(message: MessageLayout, given: Sequence[FieldValues], make_noise: Noise) -> tuple[np.ndarray, np.ndarray]:
     """The words of all fields, and which numbers are too large. NaN becomes noise."""
     size, n = len(message.units), message.agreement.n
     numbers, lows, digits = np.zeros(size), np.zeros(size), np.zeros(size, np.uint64)
@@ -236,7 +252,7 @@ def _encoded(message: MessageLayout, given: Sequence[FieldValues]) -> tuple[np.n
         low, low_wrong = exact_sum.encode_each(lows, message.units, n)
         words, wrong = exact_sum.add(words, low), wrong | low_wrong
     words[:, 0] += digits  # elsewhere both are 0
-    words[noise] = np.frombuffer(secrets.token_bytes(WORD_BYTES * int(noise.sum())), np.uint64).reshape(-1, 2)
+    words[noise] = make_noise(int(noise.sum()))
     return words, wrong
 
 

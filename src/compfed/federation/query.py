@@ -96,6 +96,13 @@ class Query(abc.ABC):
     is_encoded: ClassVar[bool] = True  # whether it is about encoded rows, rather than the table as it is in its file
     own_weighting: ClassVar[Weighting] = "once"  # of a request without weights
 
+    def weighed_by(self, weighting: Weighting) -> str:
+        """In which weighting its numbers are added: by "rows", by "sites", or "" where they say nothing about rows.
+
+        A sum that is not weighted counts every site once, as "sites" does.
+        """
+        return "rows" if weighting == "rows" else "sites"
+
     @property
     def moves_on(self) -> bool:
         """Whether the client state moves on with each reply, so that a repeated query would find another one."""

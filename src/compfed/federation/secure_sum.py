@@ -2,7 +2,8 @@
 
 For a session each site makes an X25519 key. Two sites i < j share the secret s_ij, and per message
 
-    key_ij    = HKDF-SHA256(s_ij; "compfed/mask/1", session, i, j, message number, query hash, hash of the last sum, words)
+    key_ij    = HKDF-SHA256(s_ij; "compfed/mask/1", session, i, j, message number, hash of all queries of the session, in order,
+                            hash of the last sum, words)
     stream_ij = ChaCha20(key_ij), as words of 128 bits
     mask_i    = sum_{j > i} stream_ij - sum_{j < i} stream_ji   modulo 2**128
 
@@ -26,7 +27,7 @@ from compfed.federation.exact_sum import Words, add, subtract
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-SESSION, MASK = "compfed/session/1", "compfed/mask/1"
+SESSION, MASK, NOISE = "compfed/session/1", "compfed/mask/1", "compfed/noise/1"
 KEY_BYTES = 32
 
 
@@ -105,7 +106,8 @@ class Masks:
             The message's number in the session. **A number is used for one reply**: two replies under one mask differ by
             the difference of what they hide.
         queries : str
-            The hash of the message's queries.
+            The hash of the queries of all messages of the session up to this one: sites that were asked different things in any of them
+            have masks that do not add up to 0.
         last_sum : str
             The hash of the sum that the sites were last shown.
         words : int
@@ -119,6 +121,11 @@ class Masks:
             )
             total = add(total, stream) if self.place < j else subtract(total, stream)
         return total
+
+
+def noise_words(private: bytes, run: str, number: int, queries: str, words: int) -> Words:
+    """Words in place of numbers that are not told. They follow from the session key and from what was asked: one message has one reply."""
+    return _keystream(_mask_key(private, _framed(NOISE, run, number, queries)), words)
 
 
 def _framed(*parts: bytes | str | int) -> bytes:

@@ -2,8 +2,8 @@
 
 Both are bytes of the one codec (`compfed.federation.codec`), behind a line that names the protocol:
 
-    message   b"compfed query 5\n" + length of the header + header (run, number, after, names, ...) + body
-    reply     b"compfed reply 5\n" + length of the signature + signature + fields (run, number, site, kind, ...)
+    message   b"compfed query 6\n" + length of the header + header (run, number, after, names, ...) + body
+    reply     b"compfed reply 6\n" + length of the signature + signature + fields (run, number, site, kind, ...)
 
 A site signs its reply with its identity key, so that the operator can verify where the bytes come from. The first message of
 a run asks every site to enrol. Its signed replies travel to all sites with the second message: the session is a hash of
@@ -29,10 +29,11 @@ from compfed.federation.accounting import payload
 from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, to_bytes, unpack
 from compfed.federation.enrolment import Enrolment
 from compfed.federation.queries import QUERIES
+from compfed.federation.queries.rounds import keeps_state
 from compfed.federation.query import LARGEST_LIFT, LIFT, Query, Weighted
 from compfed.network.keys import PrivateKey, PublicKey, Roster
 
-PROTOCOL = 5
+PROTOCOL = 6
 QUERY, REPLY = f"compfed query {PROTOCOL}\n".encode(), f"compfed reply {PROTOCOL}\n".encode()
 LONGEST_HEADER, LONGEST_SIGNATURE = 2**20, 200  # bytes
 MOST_SITES = 10_000
@@ -72,6 +73,18 @@ def query_hash(queries: Sequence[Weighted]) -> str:
     records: set[str] = set()
     payload(queries, records)  # collects the hashes of all records that travel once
     return hashlib.sha256(to_bytes(pack(queries, records))).hexdigest()
+
+
+def chained(before: str, *hashes: str) -> str:
+    """A hash of all that came before and of these, in order."""
+    for one in hashes:
+        before = hashlib.sha256(f"compfed/chain/1 {before} {one}".encode()).hexdigest()
+    return before
+
+
+def rounds_chained(before: str, queries: Iterable[Query]) -> str:
+    """`chained` with the rounds among the queries whose methods keep state at a site."""
+    return chained(before, *(query_hash((Weighted(query, "once"),)) for query in queries if keeps_state(query)))
 
 
 def query_counts(queries: Iterable[Weighted]) -> dict[str, int]:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from compfed._utils.plain import JsonObject
@@ -29,6 +28,7 @@ from compfed.federation.adding import Exactly
 from compfed.federation.codec import digest
 from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.queries import FinishRound, LocalUpdate
+from compfed.federation.queries.rounds import keeps_state
 from compfed.federation.query import Query, Weighted
 from compfed.federation.server.agreement import common_schema
 from compfed.federation.server.arrivals import enrolment_fault, words_fault
@@ -221,10 +221,8 @@ class RemoteFederation:
 
     def _is_stateful(self, query: LocalUpdate | FinishRound) -> bool:
         """Does the method of a round keep state at a site?"""
-        run_spec = query.run_spec
-        if (name := digest(run_spec)) not in self._stateful:
-            x0 = jax.ShapeDtypeStruct(run_spec.x0.shape, run_spec.x0.dtype)
-            self._stateful[name] = bool(jax.tree.leaves(jax.eval_shape(run_spec.algorithm.init, x0)[1]))
+        if (name := digest(query.run_spec)) not in self._stateful:
+            self._stateful[name] = keeps_state(query)
         return self._stateful[name]
 
 

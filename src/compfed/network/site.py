@@ -53,7 +53,7 @@ from compfed.federation.adding import Exactly
 from compfed.federation.codec import NotCached, digest, from_bytes, named, pack, to_bytes, unnamed, unpack
 from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.queries import FinishRound, LocalUpdate
-from compfed.federation.query import Query, Refusal, Weighted
+from compfed.federation.query import Query, Refusal, SiteRefusal, Weighted
 from compfed.federation.site.disclosure import Charge, DisclosurePolicy
 from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.site.memory import RUNS_KEPT, ClientMemory, StateLost
@@ -71,7 +71,7 @@ from compfed.network.envelope import (
 )
 from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
 from compfed.network.roster import roster_fingerprint
-from compfed.network.session import Session, check_roster, masked, reason_under_masks
+from compfed.network.session import Session, check_roster, masked, reason_under_masks, weightings
 from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
 from compfed.network.site_status import Health
 
@@ -87,6 +87,17 @@ REMIND = 600.0  # seconds after which the same problem is printed again
 
 
 # --- replies ---
+
+
+class Ended(InputError):
+    """A run that a refusal has ended at this site. The same words whatever was refused; `why` is for its log."""
+
+    def __init__(self, run: str, why: str = "a refusal has ended this run here"):
+        self.why = why
+        super().__init__(
+            f"it refuses a query of run {run} and ends the run here; the steward reads why in its log.jsonl. What most often helps: a "
+            "stronger penalty (alpha, or eps of a path), fewer columns, or a smaller cv."
+        )
 
 
 class SiteService:
@@ -121,6 +132,7 @@ class SiteService:
     def reply(self, data: bytes) -> bytes:
         """The signed reply to a message. There is always one; an error in it quotes no value of the rows."""
         header, limit = Header("", 0, 0, 0, (), ""), self.settings.limits.max_message_bytes
+        why = ""
         try:
             header, body = read_header(
                 data, self.settings.name
@@ -142,6 +154,7 @@ class SiteService:
             kind, reason = "refused", f"its rows cannot be used: {problem.public_reason}"
         except InputError as problem:
             kind, reason = "refused", printable(str(problem))
+            why = problem.why if isinstance(problem, Ended) else ""
         except Exception as problem:  # the text of an exception may hold values that must not leave
             kind, reason = "failed", f"it failed with {type(problem).__name__}; its log says where."
             if isinstance(problem, OSError):
@@ -150,8 +163,8 @@ class SiteService:
         finally:
             self.began = None
             self.replies += 1
-        self.last = printable(header.run, 100), f"{kind}, message {header.number}: {reason}"
-        self._log_anyhow({"run": self.last[0], "number": header.number, "kind": kind, "reason": reason})
+        self.last = printable(header.run, 100), f"{kind}, message {header.number}: {why or reason}"
+        self._log_anyhow({"run": self.last[0], "number": header.number, "kind": kind, "reason": why or reason})
         return self._signed(header, kind, {"reason": reason})
 
     # --- the time limit ---
@@ -196,10 +209,12 @@ class SiteService:
             kept.pin(pinned)
             return "enrolled", content, {"queries": {"Enrol": 1}, "repeated": False}
         session, agreement, masks = self._join(header, kept, site, body)
+        done = kept.read(header.number)
+        if done is None and session.ended:
+            raise Ended(header.run)
         site.rows.index = site.rows.number = header.place
         site.guard.join(agreement)
         kept.pin(pinned)  # a site that lost its state has forgotten this too
-        done = kept.read(header.number)
         if done is not None and done.queries != header.queries:
             raise InputError(f"message {header.number} of run {header.run} came before with other queries.")
         repeated = done is not None
@@ -208,14 +223,20 @@ class SiteService:
             if masks is not None and header.number != last + 1:
                 after = f"the last message that this site answered is {last}"
                 raise InputError(f"message {header.number} of run {header.run} cannot be answered: {after}. {NEW_RUN}")
-            words, states = self._words(header, kept, site, body, agreement)
-            words = words if masks is None else masked(words, masks, header)
-            done = ReplyFile(header.queries, words, states)
+            following = session.after(header, body.queries)
+            try:
+                self._check_masked(header, site, body, session, agreement)
+                words, states = self._words(header, kept, site, body, agreement, session, following)
+            except SiteRefusal as problem:
+                self._end(header, kept, site, session, problem)
+                raise
+            words = words if masks is None else masked(words, masks, header, following.asked)
+            done = ReplyFile(header.queries, words, states, following.asked, following.rounds)
             self._record(header, site, body.queries, words.nbytes)  # first: what is kept is sent without another look
             kept.write(header.number, done)
         if session.last < header.number:
             # not flushed: after a power cut, the file of the reply tells that this number is taken
-            replace(session, last=header.number).write(kept.session, flush=False)
+            replace(session, last=header.number, asked=done.asked, rounds=done.rounds).write(kept.session, flush=False)
         return "words", {"words": done.words}, {"queries": query_counts(body.queries), "repeated": repeated}
 
     def _enrol(self, header: Header, kept: RunFiles, site: Site) -> JsonObject:
@@ -278,14 +299,42 @@ class SiteService:
             self._agreed = name, session.agreement(header), session.masks(header) if secure else None
         if self._agreed[1].enrolments[header.place].secure_sum != secure:
             raise InputError(f"secure_sum has changed in site.toml since run {header.run} began. {NEW_RUN}")
-        for weighted in body.queries if secure else ():
-            if (reason := reason_under_masks(weighted, self._agreed[1])) is not None:
-                kind = type(weighted.query).__name__
-                raise InputError(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
+        newest = kept.newest()
+        if session.last < newest and (file := kept.read(newest)) is not None:  # the power was cut after it was written
+            session = replace(session, last=newest, asked=file.asked, rounds=file.rounds)
         return session, self._agreed[1], self._agreed[2]
 
+    def _check_masked(self, header: Header, site: Site, body: Body, session: Session, agreement: Agreement) -> None:
+        """Refuse queries whose totals, with those of others, would tell the part of one site."""
+        if not self.settings.secure_sum:
+            return
+        session.check_order(header, body.again)
+        for weighted in body.queries:
+            if (reason := reason_under_masks(weighted, agreement)) is not None:
+                kind = type(weighted.query).__name__
+                raise SiteRefusal(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
+        if self.settings.enforce and len(weightings(body.queries) | self.ledger().weightings) > 1:
+            raise SiteRefusal(
+                f"site {self.settings.name!r} adds the numbers of a table in one weighting for its life, by rows or by sites, as its "
+                "masked sums would tell single sites' parts in two. Use the weighting of the first run."
+            )
+
+    def _end(self, header: Header, kept: RunFiles, site: Site, session: Session, problem: SiteRefusal) -> None:
+        """Under a policy a refusal ends the run at this site, and the models that were asked for count as all others."""
+        if self.settings.enforce:
+            self._record(header, site, (), 0)
+            replace(session, ended=True).write(kept.session)
+            raise Ended(header.run, printable(str(problem))) from None
+
     def _words(
-        self, header: Header, kept: RunFiles, site: Site, body: Body, agreement: Agreement
+        self,
+        header: Header,
+        kept: RunFiles,
+        site: Site,
+        body: Body,
+        agreement: Agreement,
+        session: Session,
+        following: Session,
     ) -> tuple[np.ndarray, ClientStates]:
         """The words of the replies to a message, and the client states after it. A refusal ends the run."""
         before = kept.read(header.after) if header.after > 1 else ReplyFile("", np.empty((0, 2), np.uint64), {})
@@ -296,7 +345,10 @@ class SiteService:
         if refused is not None:  # other replies are known, and not sent
             raise InputError(f"a round could not be done again: {refused.reason}")
         with one_blas_thread(), cores(available_cores()):
-            words = Exactly().encode(body.queries, site.contributions(body.queries, agreement), agreement)
+            noise = functools.partial(
+                secure_sum.noise_words, session.private, header.run, header.number, following.asked
+            )
+            words = Exactly(noise).encode(body.queries, site.contributions(body.queries, agreement), agreement)
         return words, client_states(site.memory, before.states)
 
     def _record(self, header: Header, site: Site, queries: Sequence[Weighted], size: int) -> None:
@@ -310,6 +362,7 @@ class SiteService:
             size,
             [columns[j] for j in site.guard.charged.hessian_columns],
             site.guard.charged.scored_models - ledger.scored_models,
+            weightings(queries) if self.settings.secure_sum else (),
         )
 
     def _run_files(self, run: str) -> RunFiles:
@@ -383,6 +436,8 @@ class ReplyFile(NamedTuple):
     queries: str  # hash of the queries
     words: np.ndarray
     states: ClientStates
+    asked: str = ""  # hashes of the queries, and of the rounds, of all messages up to this one
+    rounds: str = ""
 
 
 class RunFiles:

@@ -493,7 +493,8 @@ def held_out_request(searches: Sequence[Search]) -> Request:
     split = searches[0].split
     assert split is not None
     x = np.array([search.trial.x if search.solution is None else search.solution.x for search in searches])
-    return Request((HeldOut(searches[0].spec.objective, split, x),), models=len(x))
+    spec = searches[0].spec
+    return Request((HeldOut(spec.objective, split, x),), weighting=spec.weighting or "rows", models=len(x))
 
 
 def _losses(last: Sequence[Sequence[Search]], sums: Sequence[Summed]) -> dict[int, HeldOutSum]:
@@ -501,5 +502,5 @@ def _losses(last: Sequence[Sequence[Search]], sums: Sequence[Summed]) -> dict[in
     found = dict[int, HeldOutSum]()
     for searches, (total,) in zip(last, sums, strict=True):
         for k, search in enumerate(searches):
-            found[id(search)] = total._replace(loss=total.loss[k : k + 1], means=total.means[k : k + 1])
+            found[id(search)] = total._replace(loss=total.loss[k : k + 1])
     return found

@@ -509,7 +509,7 @@ def _held_out_losses(
     sums: list[HeldOutSum] = [summed for (summed,) in (yield requests)]
     rows = np.array([summed.weight for summed in sums])
     losses = np.full((len(models), n + 1), np.nan)
-    losses[usable, :-1] = np.array([s.means if s.sites else np.full(len(x), np.nan) for s in sums]).T
+    losses[usable, :-1] = np.array([s.loss / s.weight if s.sites else np.full(len(x), np.nan) for s in sums]).T
     losses[usable, -1] = np.nan_to_num(losses[usable, :-1]) @ rows / rows.sum()
     return losses, rows
 

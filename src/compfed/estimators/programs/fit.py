@@ -200,7 +200,7 @@ def describe_sites(
 ) -> Program[PooledSummary]:
     """One message: rows, columns and labels of the sites, and the moments of their columns unless those are not needed."""
     counted = np.ones(len(federation.names)) if options.equal_sites else None  # each site once, or each row
-    asked = [Request((Describe(options.family.classifies, subset),))]
+    asked = [Request((Describe(options.family.classifies, subset),), weighting=options.weighting)]
     if moments:
         asked.append(Request((Moments(subset),), weights=counted, weighting=options.weighting, counts=False))
     (sites,), *rest = yield asked
@@ -250,12 +250,11 @@ def _warn_of_classes(federation: Federation, sites: Description) -> None:
 
 def _labels(names: Sequence[str], sites: Description, options: FitOptions, total: float) -> Labels:
     """Class shares or the mean label, over all sites of this total weight."""
-    equal = options.equal_sites
     if not options.family.classifies:
         if len(set(sites.label_shapes)) > 1:
             shapes = sorted(set(sites.label_shapes))
             raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
-        summed = sites.label_means if equal else sites.label_sum
+        summed = sites.label_sum
         assert summed is not None, "labels are numbers of one shape"
         return Labels(None, None, np.atleast_1d(summed / total), one_column=np.ndim(summed) == 0)
     words = [kind in "UO" for kind in sites.label_kinds]
@@ -265,7 +264,7 @@ def _labels(names: Sequence[str], sites: Description, options: FitOptions, total
             f"the classes are words at site {one!r} and numbers at site {other!r}; write them in the same way at every site."
         )
     check_distinct_names("labels are the classes of rows", sites.classes)
-    return Labels(sites.classes, (sites.class_shares if equal else sites.class_weights) / total, None)
+    return Labels(sites.classes, sites.class_weights / total, None)
 
 
 # --- prepare the problem ---

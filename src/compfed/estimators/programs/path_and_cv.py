@@ -537,7 +537,8 @@ def _held_out_losses(paths: Sequence[ModelPath], alphas: int) -> Program[list[np
         known.append(found)
         x = np.array([model.x for k, model in enumerate(models[-1]) if k not in found])
         if path.split is not None and len(x):
-            asked.append(Request((HeldOut(path.prepared.spec.objective, path.split, x),), models=len(x)))
+            query = HeldOut(path.prepared.spec.objective, path.split, x)
+            asked.append(Request((query,), weighting=path.prepared.options.weighting, models=len(x)))
     sums: Iterator[QuerySums] = iter((yield asked) if asked else [])
     losses = []
     for path, each, found in zip(paths, models, known, strict=True):
@@ -604,7 +605,7 @@ def _mean_losses_of(path: ModelPath, held_out: HeldOutSum) -> np.ndarray:
             "cv: a split trains the intercept of a site (site_effects='profile') on rows of one class, and tests it on the other: "
             "the held-out loss is infinite. Use fewer folds, or leave out sites with a class of a single row."
         )
-    return held_out.means / held_out.sites if options.equal_sites else held_out.loss / held_out.weight
+    return held_out.loss / (held_out.sites if options.equal_sites else held_out.weight)
 
 
 def choose_model(losses: np.ndarray) -> tuple[int, int | None, np.ndarray]:

@@ -23,13 +23,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from compfed.errors import InputError
 from compfed.estimators.evaluation import WILSON, Auc, CalibrationCurve, Evaluation, RocCurve, wilson
 from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path_and_cv import check_classes_of_splits, check_cv
-from compfed.federation.queries import Describe, Evaluate, Score
+from compfed.federation.queries import Concordance, Describe, Evaluate, Score
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Gamma, Logistic, Loss, MultiSquared, NegativeBinomial, Poisson, Squared, WithOffset
@@ -41,6 +42,8 @@ WIDTH = 5e-4  # of an AUC interval that needs no further message
 REFINEMENTS = 12  # messages after the first, at most: scores that are not tied take three
 TIE = 1e-9  # scores (log-odds) that differ by less, or by a smaller share, are equal
 NO_LINES = np.empty((0, 2))
+CONCORDANCE_EDGES = 200  # thresholds between which the larger class has about equally many rows
+NORMAL_QUANTILES = np.concatenate([[-6.0, -3.5], ndtri((np.arange(28) + 0.5) / 28), [3.5, 6.0]])
 GROUPS = 10  # of predicted risk, in a calibration curve
 NEWTON_MESSAGES, NEWTON_MESSAGES_WALLED = 25, 10
 NULL_MESSAGES = 40  # for the model without features, where rows have offsets
@@ -174,27 +177,34 @@ def _evaluate_parts(
 ) -> Program[list[Evaluation]]:
     """The evaluation of every group of parts: describe, then score and recalibrate in the same messages."""
     walled = any(e.min_rows > 1 for e in federation.enrolments)
-    centre, rows, weights = yield from _describe(federation, parts)
+    centre, rows, weights, each = yield from _describe(federation, parts)
     loss = parts[0].model.loss
-    programs: list[Program[Any]] = [_scores(parts, groups, centre, threshold, walled)]
     recalibrated = isinstance(loss, Logistic)
+    pooled = recalibrated and counts_in_threes(federation)
+    programs: list[Program[Any]] = [_scores(parts, groups, centre, threshold, walled, refined=not pooled)]
     for group in groups if recalibrated else ():
         programs += [_calibrate([parts[k] for k in group], slope, walled) for slope in (True, False)]
     # under a policy a query more is a number more that leaves
     by_offset = parts[0].model.classes is None and parts[0].model.offset and not walled
     for group in groups if by_offset else ():
         programs.append(_null_with_offset([parts[k] for k in group], [weights[k] for k in group], centre))
+    for group in groups if pooled else ():
+        programs.append(concordance([parts[k] for k in group], sum(each[k] for k in group)))
     scored, *found = yield from gather(programs)
+    ranked = [found.pop() for _ in groups][::-1] if pooled else [None] * len(groups)
     nulls = found if by_offset else [None] * len(groups)
     lines = [(*found[2 * g], *found[2 * g + 1]) if recalibrated else (np.nan,) * 3 for g in range(len(groups))]
     return [
-        _evaluation(parts[0].model, one, line, centre, threshold, how, walled, sum(rows[k] for k in group), null)
-        for one, line, null, group in zip(scored, lines, nulls, groups, strict=True)
+        _evaluation(parts[0].model, one, line, centre, threshold, how, walled, sum(rows[k] for k in group), null, auc)
+        for one, line, null, auc, group in zip(scored, lines, nulls, ranked, groups, strict=True)
     ]
 
 
-def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[np.ndarray, list[int], list[float]]]:
-    """One message: check columns and labels of the sites; the mean of labels that are numbers; rows of every part, and their weight."""
+def _describe(
+    federation: Federation, parts: Sequence[Part]
+) -> Program[tuple[np.ndarray, list[int], list[float], list[np.ndarray]]]:
+    """One message: check columns and labels of the sites; the mean of labels that are numbers; rows of every part, their weight, and
+    that of each class."""
     model = parts[0].model
     described = yield [
         Request((Describe(model.classes is not None, part.subset),), sites=part.sites, counts=False) for part in parts
@@ -217,7 +227,14 @@ def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[np
         raise InputError(fit.NO_ROWS)
     rows = [found.row_count for (found,) in described]
     weights = [float(found.weight) for (found,) in described]
-    return np.empty(0) if model.classes is not None else summed / total, rows, weights
+    each = [_class_weights(found, model.classes) for (found,) in described]
+    return np.empty(0) if model.classes is not None else summed / total, rows, weights, each
+
+
+def _class_weights(found: Any, classes: np.ndarray | None) -> np.ndarray:
+    """The weight of the rows of each class of a model; a class that it does not know is the sites' to refuse."""
+    known = dict(zip(found.classes.tolist(), found.class_weights.tolist(), strict=True))
+    return np.array([known.get(c, 0.0) for c in ([] if classes is None else classes.tolist())])
 
 
 def _null_with_offset(parts: Sequence[Part], weights: Sequence[float], centre: np.ndarray) -> Program[float]:
@@ -364,7 +381,12 @@ def refined_edges(edges: np.ndarray, uncertainty: np.ndarray, count: int) -> np.
 
 
 def _scores(
-    parts: Sequence[Part], groups: Sequence[Sequence[int]], centre: np.ndarray, threshold: float, walled: bool
+    parts: Sequence[Part],
+    groups: Sequence[Sequence[int]],
+    centre: np.ndarray,
+    threshold: float,
+    walled: bool,
+    refined: bool,
 ) -> Program[list[Scored]]:
     """The sums of every group of parts; where there are classes, with thresholds refined until the AUC is known well."""
     model = parts[0].model
@@ -372,7 +394,7 @@ def _scores(
     edges = np.tile(first_edges(threshold, walled), (model.loss.size(1), 1)) if by_class else np.empty((0, 0))
     sums = yield from _score(parts, groups, edges, centre)
     scored = [Scored.of(one, edges) for one in sums]
-    for _ in range((1 if walled else REFINEMENTS) if by_class else 0):
+    for _ in range((1 if walled else REFINEMENTS) if by_class and refined else 0):
         worst = [np.max([one.uncertainty(k) for one in scored], axis=0) for k in range(len(edges))]
         if not walled and all(u.sum() <= WIDTH for u in worst):
             break
@@ -402,6 +424,49 @@ def _score(
         return Score.Reply(*added)
 
     return [together(group) for group in groups]
+
+
+# --- the pairs of all rows, where sums are masked ---
+
+
+def counts_in_threes(federation: Federation) -> bool:
+    """Whether the sites answer `Concordance`: their sums are masked, and rows have no weights."""
+    every = federation.enrolments
+    return all(e.secure_sum and not e.weighted for e in every)
+
+
+def concordance(parts: Sequence[Part], each: np.ndarray) -> Program[tuple[float, float]]:
+    """Bounds on the AUC of all rows of these parts together, each scored by the model of its part, with ties by half.
+
+    First the mean and the spread of the scores of the larger class, then its counts at normal quantiles, then at 200 thresholds
+    between which it has about equally many rows. The sites then rank the rows of the smaller class among their own rows exactly,
+    and among those of other sites by bounds of their counts.
+    """
+    minority = int(each[1] <= each[0])
+    few, many = float(each[minority]), float(each[1 - minority])
+    none = np.empty(0)
+    if not (few > 0 and many > 0):
+        return np.nan, np.nan
+
+    def asked(edges: np.ndarray, counts: np.ndarray) -> Program[Concordance.Reply]:
+        x, subsets = np.stack([part.model.x for part in parts]), tuple(part.subset for part in parts)
+        query = Concordance(parts[0].model.objective, x, subsets, minority, edges, counts)
+        ((found,),) = yield [Request((query,), counts=False)]
+        return found
+
+    number, total, squares = (yield from asked(none, none)).moments
+    mean = total / number
+    spread = float(np.sqrt(max(squares / number - mean**2, 0.0)))
+    spread = spread if 0 < spread < np.inf else 1.0
+    edges = np.unique(mean + spread * NORMAL_QUANTILES) if np.isfinite(mean) else NORMAL_QUANTILES
+    counts = np.maximum.accumulate((yield from asked(edges, none)).below)
+    share = np.concatenate([[0.0], np.minimum(counts, many), [many]]) + 1e-9 * np.arange(len(counts) + 2)
+    ends = np.concatenate([[edges[0] - spread], edges, [edges[-1] + spread]])
+    edges = np.unique(np.interp((np.arange(CONCORDANCE_EDGES) + 0.5) / CONCORDANCE_EDGES * many, share, ends))
+    counts = (yield from asked(edges, none)).below
+    own, low, high = (yield from asked(edges, np.append(np.maximum.accumulate(counts), many))).pairs
+    least, most = sorted(np.clip(np.array([own + low, own + high]) / (few * many), 0.0, 1.0).tolist())
+    return (least, most) if minority else (1 - most, 1 - least)
 
 
 # --- recalibration: logistic regression of the labels on the linear predictor ---
@@ -466,6 +531,7 @@ def _evaluation(
     walled: bool,
     rows: int,
     null_with_offset: float | None = None,
+    ranked: tuple[float, float] | None = None,
 ) -> Evaluation:
     sums, classes = scored.sums, model.classes
     weight = float(sums.weight)
@@ -485,7 +551,7 @@ def _evaluation(
     found |= {"how": how, "weight": weight, "classes": tuple(classes.tolist()), "class_weights": each, "kind": kind}
     found |= {"rounded_counts": walled, "rows": rows}
     counted = rows == weight  # each row once: what a sampling interval takes
-    by_class = np.array([scored.auc(k) for k in range(len(scored.edges))])
+    by_class = np.array([scored.auc(k) if ranked is None else ranked for k in range(len(scored.edges))])
     errors = [scored.error(k) if counted else None for k in range(len(scored.edges))]
     each_auc = tuple(Auc.within(low, high, error) for (low, high), error in zip(by_class.tolist(), errors, strict=True))
     found |= {

@@ -12,6 +12,7 @@ import importlib
 import pkgutil
 
 from compfed.federation.queries.at_risk import AtRisk
+from compfed.federation.queries.concordance import Concordance
 from compfed.federation.queries.describe import Describe, Description
 from compfed.federation.queries.evaluate import Evaluate
 from compfed.federation.queries.held_out import HeldOut, HeldOutSum
@@ -25,8 +26,9 @@ from compfed.federation.queries.tabulate import Tabulate, TabulateSum
 from compfed.federation.query import Query
 
 __all__ = [
-    "LEAVES", "QUERIES", "AtRisk", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut", "HeldOutSum", "Inference",
-    "LeaveOneOut", "Lipschitz", "LocalUpdate", "Moments", "MomentsSum", "Score", "Tabulate", "TabulateSum", "UpdateSum",
+    "LEAVES", "QUERIES", "AtRisk", "Concordance", "Describe", "Description", "Evaluate", "FinishRound", "HeldOut",
+    "HeldOutSum", "Inference", "LeaveOneOut", "Lipschitz", "LocalUpdate", "Moments", "MomentsSum", "Score", "Tabulate",
+    "TabulateSum", "UpdateSum",
 ]  # fmt: skip
 
 

@@ -27,10 +27,10 @@ class Description(NamedTuple):
     label_kinds: tuple[str, ...]  # NumPy's letter for the type of each site's labels
     label_shapes: tuple[tuple[int, ...], ...]
     classes: np.ndarray  # of all sites
-    class_weights: np.ndarray  # sum over the rows
-    class_shares: np.ndarray  # sum over the sites of the shares within each
-    label_sum: np.ndarray | None  # sum over the rows; None where labels are classes
-    label_means: np.ndarray | None  # sum over the sites of their means
+    class_weights: (
+        np.ndarray
+    )  # sum over the rows; where sites count the same, sum over the sites of the shares within each
+    label_sum: np.ndarray | None  # sum over the rows, or over the sites of their means; None where labels are classes
     site_classes: tuple[np.ndarray | None, ...] = ()  # of each site that lists them
     offsets: tuple[bool, ...] = ()  # whether the rows of each site have offsets
 
@@ -39,13 +39,15 @@ class Description(NamedTuple):
 class Describe(Query):
     """Rows, columns and labels. With `classes`, labels are names to list; otherwise numbers to add.
 
-    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh.
+    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh. Labels are added in
+    one weighting, that of the message: in two, the totals would tell the labels of single sites.
     """
 
     classes: bool = False
     subset: RowSubset | None = None
 
     leaves = "the number of rows, the names of the columns, the classes and how many rows have each"
+    own_weighting = "rows"
 
     class Reply(NamedTuple):
         rows: int
@@ -63,34 +65,24 @@ class Describe(Query):
         checks.subset(self.subset)
 
     def layout(self, agreement: Agreement, weighting: Weighting) -> dict[str, Field]:
-        R, n, y = agreement.weight_bits, agreement.site_bits, agreement.label_bits
-        sizes = {"weight": R, "rows": agreement.row_bits, "sites": n}
+        R, own = agreement.factor_bits(weighting), weighting != "given"
+        sizes = {"weight": agreement.weight_bits, "rows": agreement.row_bits, "sites": agreement.site_bits}
         found = {name: Field((), bits, bounded=True) for name, bits in sizes.items()}
         if self.classes:
-            each = (len(agreement.classes),)
-            return {
-                **found,
-                "class_weights": Field(each, R, bounded=True),
-                "class_shares": Field(each, n, bounded=True),
-            }
-        shape = agreement.enrolments[0].label_shape
-        return {
-            **found,
-            "label_sum": Field(shape, R + y, bounded=True),
-            "label_means": Field(shape, n + y, bounded=True),
-        }
+            return {**found, "class_weights": Field((len(agreement.classes),), R, bounded=own)}
+        return {**found, "label_sum": Field(agreement.enrolments[0].label_shape, R + agreement.label_bits, bounded=own)}
 
     def contribution(self, reply: Reply, factor: float, agreement: Agreement) -> FieldValues:
         r, some = reply, reply.weight > 0
         check_finite("Describe", {"weight": r.weight, "class_weights": r.class_weights, "label_mean": r.label_mean})
         found = {"weight": np.array(r.weight), "rows": np.array(float(r.rows)), "sites": np.array(float(some))}
+        w = factor if some else 0.0
         if not self.classes:
-            sums = {"label_sum": r.weight * r.label_mean, "label_means": some * r.label_mean}
-            return found | {name: np.asarray(value, float) for name, value in sums.items()}
-        place = np.searchsorted(agreement.classes, r.classes)
-        each, share = np.zeros(len(agreement.classes)), np.zeros(len(agreement.classes))
-        each[place], share[place] = r.class_weights, r.class_weights / (r.weight or 1.0)
-        return {**found, "class_weights": each, "class_shares": share}
+            return {**found, "label_sum": np.asarray(w * r.label_mean, float)}
+        each = np.zeros(len(agreement.classes))
+        # whole numbers of rows stay whole
+        each[np.searchsorted(agreement.classes, r.classes)] = r.class_weights * (w / (r.weight or 1.0))
+        return {**found, "class_weights": each}
 
     def assemble(
         self, totals: FieldValues, divisor: float, enrolments: Sequence[Enrolment], agreement: Agreement
@@ -103,14 +95,12 @@ class Describe(Query):
                 rows, weights = rows * there, weights * there
             rows = np.rint(rows * (float(t["rows"]) / (rows.sum() or 1))).astype(int)
             weights = weights * (weight / (weights.sum() or 1.0))
-        positive = {name: t[name][t["class_weights"] > 0] for name in ("class_weights", "class_shares") if name in t}
         return Description(
             rows=rows, row_count=round(float(t["rows"])), weights=weights, weight=weight, sites=round(float(t["sites"])),
             widths=tuple(e.width for e in every), columns=tuple(e.columns for e in every),
             label_kinds=tuple(e.label_kind for e in every), label_shapes=tuple(e.label_shape for e in every),
             classes=agreement.classes[t["class_weights"] > 0] if self.classes else np.empty(0),
-            class_weights=positive.get("class_weights", np.empty(0)),
-            class_shares=positive.get("class_shares", np.empty(0)),
-            label_sum=t.get("label_sum"), label_means=t.get("label_means"),
+            class_weights=t["class_weights"][t["class_weights"] > 0] if self.classes else np.empty(0),
+            label_sum=t.get("label_sum"),
             site_classes=tuple(e.classes for e in every), offsets=tuple(e.offset for e in every),
         )  # fmt: skip

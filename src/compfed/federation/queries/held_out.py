@@ -19,9 +19,10 @@ class HeldOutSum(NamedTuple):
     """The sum of the replies to `HeldOut`."""
 
     weight: float  # of all rows held out
-    loss: np.ndarray  # (models,): sum over these rows
+    loss: (
+        np.ndarray
+    )  # (models,): sum over these rows; where sites count the same, sum over the sites of their mean losses
     sites: int  # that hold out any row
-    means: np.ndarray  # (models,): sum over these sites of their mean losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,7 @@ class HeldOut(Query):
     x: np.ndarray  # (models, d)
 
     leaves = "the loss of models on rows held out, summed"
+    own_weighting = "rows"
 
     class Reply(NamedTuple):
         weight: float  # of the rows held out
@@ -53,25 +55,26 @@ class HeldOut(Query):
         checks.models(self.x, d)
 
     def layout(self, agreement: Agreement, weighting: Weighting) -> dict[str, Field]:
-        models, n, R = (len(self.x),), agreement.site_bits, agreement.weight_bits
-        size, counts = Sizes(self.objective, self.x, agreement, 0), Field((len(self.x),), n, bounded=True)
-        whole = {"weight": Field((), R, bounded=True), "sites": Field((), n, bounded=True)}
-        sums = {"loss": Field(models, lambda: R + size.value()), "means": Field(models, lambda: n + size.value())}
-        return {**whole, "infinite": counts, "outside": counts, **sums}
+        size = Sizes(self.objective, self.x, agreement, agreement.factor_bits(weighting))
+        counts = Field((len(self.x),), agreement.site_bits, bounded=True)
+        sizes = {"weight": agreement.weight_bits, "sites": agreement.site_bits}
+        whole = {name: Field((), bits, bounded=True) for name, bits in sizes.items()}
+        return {**whole, "infinite": counts, "outside": counts, "loss": Field((len(self.x),), size.value)}
 
     def contribution(self, reply: Reply, factor: float, agreement: Agreement) -> FieldValues:
         check_finite("HeldOut", {"weight": reply.weight})
         some = float(reply.weight > 0)
-        loss = hidden(reply.loss, ~np.isfinite(reply.weight * reply.loss)) if some else np.zeros(reply.loss.shape)
+        w = factor if some else 0.0
+        loss = w * hidden(reply.loss, ~np.isfinite(w * reply.loss)) if some else np.zeros(reply.loss.shape)
         whole = {"weight": np.array(reply.weight), "sites": np.array(some), "infinite": flag(np.isnan(loss))}
-        return {**whole, "outside": np.zeros(loss.shape), "loss": reply.weight * loss, "means": loss}
+        return {**whole, "outside": np.zeros(loss.shape), "loss": loss}
 
     def assemble(
         self, totals: FieldValues, divisor: float, enrolments: Sequence[Enrolment], agreement: Agreement
     ) -> HeldOutSum:
         far = there(totals)
-        loss, means = (np.where(np.isfinite(far), totals[name], far) for name in ("loss", "means"))
-        return HeldOutSum(float(totals["weight"]), loss, round(float(totals["sites"])), means)
+        loss = np.where(np.isfinite(far), totals["loss"], far)
+        return HeldOutSum(float(totals["weight"]), loss, round(float(totals["sites"])))
 
     def outside(self, summed: HeldOutSum | None) -> np.ndarray | None:
         wrong = np.ones(1, bool) if summed is None else np.isnan(summed.loss)

@@ -48,6 +48,10 @@ class LeaveOneOut(Query):
         squares: np.ndarray  # (models,): the mean of its squares
         least: np.ndarray  # (models,): the mean of the least loss that any prediction could have, of the labels alone
 
+    def weighed_by(self, weighting: Weighting) -> str:
+        own = super().weighed_by(weighting)
+        return own if (own == "sites") == self.equal_sites else f"{own}, left out in the other weighting"
+
     @property
     def rows(self) -> RowSubset | None:
         return None

@@ -29,6 +29,15 @@ class UpdateSum(NamedTuple):
     finite: bool = True  # every update and every client state
 
 
+def keeps_state(query: Query) -> bool:
+    """Is it a round of a method that keeps state at a site?"""
+    if not isinstance(query, (LocalUpdate, FinishRound)):
+        return False
+    run = query.run_spec
+    x0 = jax.ShapeDtypeStruct(run.x0.shape, run.x0.dtype)
+    return bool(jax.tree.leaves(jax.eval_shape(run.algorithm.init, x0)[1]))
+
+
 @dataclass(frozen=True, eq=False)
 class LocalUpdate(Query):
     """Exchange `exchange` of round r of a run: the server's broadcast d, the site's update u.
@@ -118,6 +127,9 @@ class FinishRound(Query):
 
     class Reply(NamedTuple):
         finite: bool
+
+    def weighed_by(self, weighting: Weighting) -> str:
+        return ""
 
     @property
     def moves_on(self) -> bool:

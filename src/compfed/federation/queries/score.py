@@ -65,6 +65,9 @@ class Score(Query):
         confusion_low: np.ndarray  # (classes, classes), or (0, 0)
         confusion_high: np.ndarray
 
+    def weighed_by(self, weighting: Weighting) -> str:
+        return "rows"
+
     @property
     def rows(self) -> RowSubset | None:
         return self.subset

@@ -64,6 +64,9 @@ class Tabulate(Query):
         below: np.ndarray  # (thresholds of all columns, 2)
         levels: np.ndarray  # (levels of all columns, 2)
 
+    def weighed_by(self, weighting: Weighting) -> str:
+        return "rows"
+
     @property
     def rows(self) -> RowSubset | None:
         return None

@@ -13,6 +13,7 @@ from compfed._utils.arrays import two_product, two_sum
 from compfed.errors import InputError
 from compfed.federation.queries import (
     AtRisk,
+    Concordance,
     Describe,
     Evaluate,
     FinishRound,
@@ -28,7 +29,14 @@ from compfed.federation.queries import (
 from compfed.federation.queries.lipschitz import BINS, lipschitz_bin
 from compfed.federation.query import Query
 from compfed.federation.site.at_risk import at_risk
-from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
+from compfed.federation.site.concordance import concordance
+from compfed.federation.site.disclosure import (
+    profiled,
+    rounded_held_out,
+    rounded_hessian,
+    rounded_intercepts,
+    site_intercept,
+)
 from compfed.federation.site.inference import inference
 from compfed.federation.site.leave_one_out import left_out
 from compfed.federation.site.rows import FoldOrder
@@ -155,6 +163,10 @@ def _evaluated(query: Evaluate, message: Answers) -> Evaluate.Reply:
         value, gradient, terms = (np.concatenate(parts) for parts in zip(*found, strict=True))
     else:
         value, gradient, terms = message.evaluation(query)
+    if message.site.policy is not None:  # exact, the sums of absolute residuals of many models would tell single ones
+        with np.errstate(divide="ignore"):
+            terms = np.where(terms > 0, np.exp2(np.ceil(np.log2(terms))), 0.0)
+    value, gradient = rounded_intercepts(message.site.policy, objective, data, x, value, gradient)
     value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
     hessian = conjugate = None
     if query.coords is not None:
@@ -199,8 +211,15 @@ def _held_out(query: HeldOut, message: Answers) -> HeldOut.Reply:
     total = float(weights.sum())
     q = data.in_order(weights / (total or 1.0))
     if objective.profile:
-        return query.Reply(total, _held_out_profile(query, message.site, data, q))
-    return query.Reply(total, objective.loss.held_out(np.asarray(query.x, data.A.dtype), data.A, data.y, q))
+        found = _held_out_profile(query, message.site, data, q)
+    else:
+        found = objective.loss.held_out(np.asarray(query.x, data.A.dtype), data.A, data.y, q)
+    policy = message.site.policy
+    if policy is not None and total > 0:
+        found = np.array(
+            [rounded_held_out(policy, objective, data, x, q, f) for x, f in zip(query.x, found, strict=True)]
+        )
+    return query.Reply(total, found)
 
 
 def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndarray) -> np.ndarray:
@@ -221,6 +240,7 @@ def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndar
 
 
 ANSWERS: dict[type[Query], Callable[[Any, Answers], object]] = {
+    Concordance: lambda query, message: concordance(query, message.site),
     Describe: lambda query, message: _described(query, message.site),
     Moments: lambda query, message: _moments(query, message.site),
     Lipschitz: _lipschitz,

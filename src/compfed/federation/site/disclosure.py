@@ -25,6 +25,7 @@ from compfed.errors import InputError
 from compfed.federation.queries import (
     QUERIES,
     AtRisk,
+    Concordance,
     Describe,
     Evaluate,
     FinishRound,
@@ -47,6 +48,7 @@ from compfed.losses import (
     Huber,
     Logistic,
     Loss,
+    MultiSquared,
     OneOutput,
     SiteLoss,
     SmoothedQuantile,
@@ -71,10 +73,19 @@ if TYPE_CHECKING:
 VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
 MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
+DERIVATIVES = 0.3  # of min_rows: the effective rows of first derivatives, of all rows and of those to train with
+HELD_OUT_BITS = 7  # of the largest loss of a row, in a sum over held-out rows that rests on few of them
 CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
+IN_LABELS = (Squared, MultiSquared, Huber, SmoothedQuantile)  # whose predictions have the unit of the labels
 CLASS_WEIGHTED = (ClassWeightedLogistic, ClassWeightedSoftmax)
 MAX_CLASS_RATIO = 1000.0  # of the weights of two classes
+MOST_COEFFICIENT = 2.0**4  # of a coefficient times the spread of its column here, in units of the predictions
+MOST_CONSTANT = (
+    2.0**6
+)  # of a coefficient times the value of a column that is constant here: two must not round a prediction
+MOST_TERM = 2.0**30  # of a coefficient times the largest value of its column: beyond, predictions are rounded coarsely
+MOST_SCALE = 2.0**10  # between a scale, or how far a centre is from the values here, and the spread of a column here
 POLICY_EDGES = 100  # thresholds of a score under a policy
 PRODUCTS_SCORES = 5  # scores that the products of a robust covariance are charged as
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
@@ -205,6 +216,7 @@ def _describe_rule(policy: DisclosurePolicy, query: Describe | Moments, guard: G
 
 
 def _lipschitz_rule(policy: DisclosurePolicy, query: Lipschitz, guard: Guard) -> Charge:
+    _admitted(policy, query.objective, guard)
     at = None if query.objective.loss.curvature is not None or query.x is None else query.x[None]
     return _check_models(policy, query.objective, at, guard, NOTHING)
 
@@ -324,7 +336,21 @@ def _at_risk_rule(policy: DisclosurePolicy, query: AtRisk, guard: Guard) -> Char
     return charge
 
 
+def _concordance_rule(policy: DisclosurePolicy, query: Concordance, guard: Guard) -> Charge:
+    """Counts in threes are for totals over sites. Each step that has thresholds counts as a score of each model."""
+    if not guard.secure_sum:
+        raise _Broken("it counts scores in threes only where sums are masked")
+    _admitted(policy, query.objective, guard)
+    for subset in query.subsets_of_x:
+        _check_subset(subset, guard)
+    charge = Charge(scored_models=len(query.x) if query.edges.size and not query.counts.size else 0)
+    if guard.charged.scored_models + charge.scored_models > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
+    return _check_models(policy, query.objective, query.x, guard, charge)
+
+
 RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
+    Concordance: _concordance_rule,
     Describe: _describe_rule,
     Moments: _describe_rule,
     Lipschitz: _lipschitz_rule,
@@ -345,6 +371,8 @@ def _check_subset(subset: RowSubset | None, guard: Guard) -> None:
         raise _Broken("its folds are unions of its own buckets; give cv as a number")
     if isinstance(subset, Fold) and subset.folds > guard.rows.buckets:
         raise _Broken(f"{subset.folds} folds are more than it has buckets of min_rows rows; use a smaller cv")
+    if isinstance(subset, Fold) and guard.rows.agreed_buckets % subset.folds:
+        raise _Broken(f"{subset.folds} is no divisor of the number of buckets of every site; use another cv")
 
 
 class Admitted(NamedTuple):
@@ -376,6 +404,7 @@ def _admitted(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Guard) 
 def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, loss: Loss, guard: Guard) -> None:
     kind = type(loss)
     _check_subset(objective.subset, guard)
+    _check_scaling(objective, guard)
     if not kind.__module__.startswith("compfed.losses.") or kind.__name__ == "FromFunction":
         name = f"{kind.__module__}:{kind.__qualname__}"
         if name not in policy.accepts:
@@ -414,6 +443,67 @@ def _check_events(policy: DisclosurePolicy, objective: ObjectiveSpec, guard: Gua
             raise _Broken(
                 "fewer rows than its min_level_rows have an event, of all rows or of a fold; use a smaller cv"
             )
+
+
+class Spreads(NamedTuple):
+    """What a site knows of its own columns, to compare the numbers of a server with."""
+
+    low: np.ndarray
+    high: np.ndarray
+    spread: np.ndarray  # standard deviation; 0 of a column that is constant here
+
+    @classmethod
+    def of(cls, A: Any) -> Spreads:
+        if issparse(A):
+            low, high = A.min(axis=0).toarray().ravel(), A.max(axis=0).toarray().ravel()
+            mean = np.asarray(A.mean(axis=0)).ravel()
+            square = np.asarray(A.multiply(A).mean(axis=0)).ravel()
+            spread = np.sqrt(np.maximum(square - mean**2, 0.0))
+        else:
+            low, high, spread = A.min(axis=0), A.max(axis=0), A.std(axis=0, dtype=float)
+        return cls(low.astype(float), high.astype(float), np.where(low == high, 0.0, spread))
+
+    def of_columns(self, columns: np.ndarray | None) -> Spreads:
+        return self if columns is None else Spreads(*(part[columns] for part in self))
+
+
+def _check_scaling(objective: ObjectiveSpec, guard: Guard) -> None:
+    """Centre and scale must be near what this site has; raw units, 0 and 1, are for models as they are printed."""
+    if objective.scaling is None:
+        return
+    own, centre, scale = guard.spreads.of_columns(objective.columns), objective.scaling.centre, objective.scaling.scale
+    varies = own.spread > 0
+    away = np.maximum(np.maximum(own.low - centre, centre - own.high), 0.0)
+    far = varies & (centre != 0) & (away > MOST_SCALE * own.spread)
+    unlike = varies & (scale != 1) & ((scale > MOST_SCALE * own.spread) | (scale < own.spread / MOST_SCALE))
+    if far.any() or unlike.any():
+        raise _Broken(
+            "a column is centred or scaled by numbers that are far from those of its own rows; drop it, or change its units"
+        )
+
+
+def _check_coefficients(objective: ObjectiveSpec, x: np.ndarray, guard: Guard) -> None:
+    """A model must neither switch rows of a level on and off nor be so large that predictions are rounded to steps."""
+    loss, scaling = unwrapped(objective.loss), objective.scaling
+    own = guard.spreads.of_columns(objective.columns)
+    outputs = getattr(loss, "outputs", 1)
+    centre, scale = (0.0, 1.0) if scaling is None else (scaling.centre, scaling.scale)
+    w = np.abs(x[:, : own.spread.size * outputs].reshape(len(x), own.spread.size, outputs))
+    largest = np.maximum(np.abs(own.low - centre), np.abs(own.high - centre)) / scale
+    unit = 1.0
+    if isinstance(loss, IN_LABELS) and guard.rows.labels.dtype.kind in "biuf":
+        unit = max(float(np.std(guard.rows.labels)), float(np.abs(guard.rows.labels).max()) * 2.0**-20) or 1.0
+    term = max((w * largest[:, None]).max(initial=0.0), np.abs(x[:, own.spread.size * outputs :]).max(initial=0.0))
+    constant = own.spread == 0
+    if (
+        not term <= MOST_TERM * max(unit, 1.0)
+        or not (w[:, constant] * largest[constant, None] <= MOST_CONSTANT * unit).all()
+    ):
+        raise _Broken("a model has terms so large that its predictions are rounded")
+    if not (w * (own.spread / scale)[:, None] <= MOST_COEFFICIENT * unit).all():
+        raise _Broken(
+            "a coefficient is over 16 standard deviations of its column; use a stronger penalty (alpha, or eps of a path)"
+        )
 
 
 def _check_dual(query: Evaluate, loss: Loss) -> None:
@@ -490,9 +580,13 @@ def _check_models(
     charge = charge._replace(models=charge.models + len(x))
     if guard.charged.models + charge.models > policy.max_models:
         raise _Broken("the models evaluated on this table have reached its max_models", charge)
-    if objective.columns is not None and objective.columns.size == 0:
-        return charge  # an intercept alone says nothing about features
     known, data = _admitted(policy, objective, guard), guard.rows.dataset(objective)
+    try:
+        _check_coefficients(objective, x, guard)
+    except _Broken as broken:
+        raise _Broken(str(broken), charge) from None
+    if objective.columns is not None and objective.columns.size == 0:
+        return charge  # an intercept alone says nothing about features; of labels, see `rounded_intercepts`
     for model in x[:1] if known.is_quadratic else x:
         loss, y = profiled(objective, data, model) if objective.profile else (objective.loss, data.y)
         if not known.rule.holds(loss, model.astype(data.A.dtype), data.A, y):
@@ -522,6 +616,51 @@ def rounded(policy: DisclosurePolicy | None, packed: np.ndarray) -> np.ndarray:
     return (np.rint(packed / unit) + np.ceil(shift)) * unit
 
 
+def rounded_held_out(
+    policy: DisclosurePolicy, objective: ObjectiveSpec, data: LocalDataset, x: np.ndarray, q: np.ndarray, mean: float
+) -> float:
+    """The mean loss of held-out rows at a model; where it rests on few of them, to 1/128 of the largest that a row adds.
+
+    Honest cross-validations have such models, and choose alpha by sums that need no more digits.
+    """
+    loss, y = profiled(objective, data, x) if objective.profile else (objective.loss, data.y)
+    x = np.asarray(x, data.A.dtype)
+    z: Any = loss.predictions(x, data.A) if hasattr(loss, "predictions") else product(data.A, x)  # pyright: ignore[reportAttributeAccessIssue]
+    size = np.abs(np.asarray(loss.derivative(z, y)))  # pyright: ignore[reportAttributeAccessIssue]
+    terms = q * np.abs(np.asarray(loss.values(x, data.A, y)))
+    each = (terms, q * size.reshape(len(q), -1).sum(axis=1))
+    largest = float(terms.max(initial=0.0))
+    if not 0 < largest < np.inf or all(_effective(h, TRAINING * policy.min_rows) for h in each):
+        return mean
+    unit = 2.0 ** (np.ceil(np.log2(largest)) - HELD_OUT_BITS)
+    return float(np.rint(mean / unit) * unit)
+
+
+def rounded_intercepts(
+    policy: DisclosurePolicy | None,
+    objective: ObjectiveSpec,
+    data: LocalDataset,
+    x: np.ndarray,
+    value: np.ndarray,
+    gradient: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Value and gradient of models of an intercept alone, where the second derivative of the loss jumps, to the size of a few rows.
+
+    Exact, they have a kink at every label plus and minus delta. The intercept of a model with features is found with features.
+    """
+    loss: Any = objective.loss
+    without = objective.columns is not None and objective.columns.size == 0
+    if policy is None or not without or not getattr(unwrapped(loss), "jumps", False):
+        return value, gradient
+    z = data.A @ x.T
+    sizes = [
+        data.q[:, None] * np.abs(f(z, data.y[:, None] if data.y.ndim == 1 else data.y))
+        for f in (loss.value, loss.derivative)
+    ]
+    units = [np.exp2(np.ceil(np.log2(np.maximum(TRAINING * policy.min_rows * s.max(axis=0), 1e-300)))) for s in sizes]
+    return np.rint(value / units[0]) * units[0], np.rint(gradient / units[1][:, None]) * units[1][:, None]
+
+
 # --- the intercept of a site ---
 
 
@@ -545,8 +684,9 @@ class EffectiveRows(NamedTuple):
 
     With h_l the second derivative of the loss in the prediction of row l (its trace, if there are several) times the weight
     of the row, (sum h)^2 / sum h^2 is at least `min_rows` over all rows, and at least half of that over the rows to train
-    with; and sum h does not nearly vanish. A model at which the derivatives of all rows are equal is allowed too: the gradient
-    is then a multiple of the mean of the rows.
+    with; and sum h does not nearly vanish. The same for first derivatives, of which 0.3 times as many are enough: honest models of
+    classes that are nearly separated have few rows with large ones. A model at which the derivatives of all rows are equal is
+    allowed too: the gradient is then a multiple of the mean of the rows.
     """
 
     q: Numbers  # shares of the rows to train with
@@ -579,13 +719,18 @@ class EffectiveRows(NamedTuple):
             first = derivative[used.argmax()]
             same = (namespace(z).where(used, derivative, first) == first).all()
             derivative = derivative[..., None]
-        total = (self.share * second).sum()
+        total, size = (self.share * second).sum(), abs(derivative).sum(axis=-1)
         enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, TRAINING * self.min_rows)
+        for weights in (self.share, self.q):
+            enough = enough & _effective(weights * size, DERIVATIVES * self.min_rows)
         found = (enough & (total >= self.least) & (total > 0)) | same
         if not self.codes:
             return found
-        size, label = self.share * abs(derivative).sum(axis=-1), y[:, 0] if isinstance(loss, WithOffset) else y
-        each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in self.codes]
+        label = y[:, 0] if isinstance(loss, WithOffset) else y
+        each = [
+            _effective(namespace(z).where(label == c, self.share * size, 0.0), TRAINING * self.min_rows)
+            for c in self.codes
+        ]
         return functools.reduce(and_, each, found)
 
 

@@ -14,6 +14,7 @@ from compfed.federation.site.disclosure import (
     Admitted,
     Charge,
     DisclosurePolicy,
+    Spreads,
     Varying,
     check_table,
     rare_class,
@@ -23,6 +24,7 @@ from compfed.federation.site.disclosure import (
 )
 from compfed.federation.site.rows import Rows
 from compfed.federation.spec import ObjectiveSpec
+from compfed.splits import BUCKETS
 
 
 class Guard:
@@ -81,6 +83,8 @@ class Guard:
         checked = self.policy is not None and self.secure_sum and encoded
         if checked and (problems := rare_values(self, agreement.enrolments)):
             raise SiteRefusal(f"site {self.rows.name!r} takes part in no run with these sites: {'; '.join(problems)}.")
+        dealt = [e.buckets for e in agreement.enrolments if e.min_rows > 1 and (e.buckets > 1 or self.secure_sum)]
+        self.rows.agree_on_buckets(min([*BUCKETS[:1], *dealt]))
         self.agreement, self._unlisted = agreement, None
         self.admitted.clear()
 
@@ -88,6 +92,11 @@ class Guard:
     def varying(self) -> list[Varying]:
         """How every column varies; empty without a policy."""
         return [] if self.policy is None else list(varying_columns(self.rows, self.policy.min_level_rows))
+
+    @functools.cached_property
+    def spreads(self) -> Spreads:
+        """What the site knows of its own columns."""
+        return Spreads.of(self.rows.features[self.rows.used])
 
     @functools.cached_property
     def table_problems(self) -> list[str]:

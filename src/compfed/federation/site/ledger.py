@@ -85,6 +85,9 @@ class Ledger:
         self.rosters: dict[str, tuple[str, ...]] = {}  # allowed: by fingerprint
         self.versions: dict[str, int] = {}  # rows of every version of the table
         self.hessian_columns: set[str] = set()  # with second derivatives, over all runs
+        self.weightings: set[str] = (
+            set()
+        )  # of masked sums, over all runs: "rows" or "sites", and the columns of weights and offsets
         for entry in self._read():
             self._apply(entry)
 
@@ -154,6 +157,7 @@ class Ledger:
         bytes_out: int,
         hessian_columns: Iterable[str] = (),
         scored: int = 0,
+        weightings: Iterable[str] = (),
     ) -> None:
         """Add what one message of a run revealed. Written before the reply leaves."""
         if run not in self.runs:
@@ -161,7 +165,7 @@ class Ledger:
         new = sorted(set(hessian_columns) - self.hessian_columns)
         self._append({
             "kind": "message", "run": run, "queries": dict(queries), "models": models, "scored": scored, "bytes_out": bytes_out,
-            "columns": new,
+            "columns": new, "weightings": sorted(set(weightings) - self.weightings),
         })  # fmt: skip
 
     # --- for people ---
@@ -239,6 +243,7 @@ class Ledger:
             known.scored += entry["scored"]
             known.bytes_out += entry["bytes_out"]
             self.hessian_columns.update(entry["columns"])
+            self.weightings.update(entry.get("weightings", ()))
             return
         roster = Roster(entry["fingerprint"], tuple(entry["names"]))
         self.rosters.setdefault(*roster)

@@ -21,7 +21,7 @@ from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import SiteLoss, WithOffset
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.schema import Schema
-from compfed.splits import Fold, RowSubset, deal_buckets
+from compfed.splits import BUCKETS, Fold, RowSubset, content_order, deal_buckets
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
@@ -141,6 +141,7 @@ class Rows:
         if file.raw is not None and file.raw.rows != len(labels):
             raise InputError(f"site {name!r}: the table has {file.raw.rows} rows, and there are {len(labels)} labels.")
         self.dealing: Dealing | None = None  # of a site with a policy
+        self._agreed = max(BUCKETS)  # buckets that all sites of a run have
         self.sorted_columns: dict[str, np.ndarray] = {}  # for `Tabulate`
         self._names: WeakKeyDictionary[ObjectiveSpec, str] = WeakKeyDictionary()
         self._weights: WeakKeyDictionary[RowSubset, np.ndarray] = WeakKeyDictionary()
@@ -189,8 +190,20 @@ class Rows:
 
     @property
     def buckets_of_rows(self) -> np.ndarray | None:
-        """The bucket of every row; None without a policy."""
-        return None if self.dealing is None else self._dealt
+        """The bucket of every row; None without a policy. Where other sites have fewer, buckets are joined."""
+        return None if self.dealing is None else self._dealt % self.agreed_buckets
+
+    @property
+    def agreed_buckets(self) -> int:
+        """The number of buckets of every site of a run."""
+        return min(self._agreed, self.buckets)
+
+    def agree_on_buckets(self, count: int) -> None:
+        """Use so many buckets, as all sites of a run do."""
+        if count != self._agreed:
+            self._agreed = count
+            for table in (self._weights, self._views, self._arrays):
+                table.clear()
 
     @functools.cached_property
     def _dealt(self) -> np.ndarray:
@@ -200,13 +213,14 @@ class Rows:
             y = y[:, -1]
         least = self.dealing.min_level_rows
         by_class = y.ndim == 1 and is_whole(y) and np.unique(y[used], return_counts=True)[1].min() >= least
-        units[used] = deal_buckets(y[used], self.dealing.min_rows, self.dealing.secret, by_class, least)
+        order = content_order(_contents(*self.as_read(), used), self.dealing.secret)
+        units[used] = deal_buckets(y[used], self.dealing.min_rows, order, by_class, least)
         return units
 
     @property
     def buckets(self) -> int:
         """The largest number of folds: of buckets, or of rows where there is no policy."""
-        return len(self.labels) if self.buckets_of_rows is None else int(self.buckets_of_rows.max()) + 1
+        return len(self.labels) if self.dealing is None else int(self._dealt.max()) + 1
 
     def weights_of(self, subset: RowSubset | None) -> np.ndarray:
         """The weight of each row in a subset; 0 outside of it."""
@@ -314,6 +328,17 @@ class Rows:
                 "labels there with the classes of the model."
             )
         return np.searchsorted(classes, self.labels).astype(float)
+
+
+def _contents(features: FeatureMatrix, labels: np.ndarray, used: np.ndarray) -> list[bytes]:
+    """What is in each of the rows that are used, as bytes."""
+    words = labels if labels.dtype.kind not in "biuf" else np.asarray(labels, float) + 0.0  # no -0.0
+    found = []
+    for i in np.flatnonzero(used):
+        row = features[i].toarray() if issparse(features) else features[i]
+        label = words[i].tobytes() if words.dtype.kind == "f" else str(words[i]).encode()
+        found.append((np.asarray(row, float).ravel() + 0.0).tobytes() + label)
+    return found
 
 
 def scaled_rows(scaling: FeatureScaling, A: Any) -> Any:
