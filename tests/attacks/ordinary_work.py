@@ -150,19 +150,29 @@ def main() -> None:
     given.add_argument("--quick", action="store_true", help="six analyses, one seed")
     given.add_argument("--seeds", type=int, default=3)
     given.add_argument("--only", default="", help="a part of the name of an analysis")
+    given.add_argument("--disclosure", default="", help="lines of [disclosure] in site.toml; ';' ends a line")
     given.add_argument("--month", action="store_true", help="ten analyses on one table")
     args = given.parse_args()
     seeds, began = range(1 if args.quick else args.seeds), time.perf_counter()
+    rules = args.disclosure.replace(";", "\n")
     chosen = [name for name in (QUICK if args.quick else MONTH if args.month else ANALYSES) if args.only in name]
     print("| analysis | seed | messages | numbers that left | share of 360 x 15 | |\n|---|---|---|---|---|---|")
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
-            shared = furnish(Path(folder) / "month", table(seed, "two"), "", "", secure_sum=True) if args.month else None
+            shared = (
+                furnish(Path(folder) / "month", table(seed, "two"), "", rules, secure_sum=True, counted=True)
+                if args.month
+                else None
+            )
             for k, name in enumerate(chosen):
                 analysis = ANALYSES[name]
-                paths = shared or furnish(Path(folder) / str(k), table(seed, analysis.outcome), "", "", secure_sum=True)
+                paths = shared or furnish(
+                    Path(folder) / str(k), table(seed, analysis.outcome), "", rules, secure_sum=True
+                )
                 said, messages, numbers = done(paths, analysis)
-                print(f"| {name} | {seed} | {messages} | {numbers:,} | {numbers / 5400:.0%} | {said[:160]} |", flush=True)
+                print(
+                    f"| {name} | {seed} | {messages} | {numbers:,} | {numbers / 5400:.0%} | {said[:160]} |", flush=True
+                )
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 

@@ -567,13 +567,13 @@ def test_a_site_is_safe_unless_its_settings_say_otherwise(tmp_path):
         assert settings.disclosure == DisclosurePolicy()
         assert (settings.secure_sum, settings.roster, settings.table) == (True, tmp_path / "roster.txt", "x")
         assert settings.retention_days is None
-    rules = "min_rows = 20\nmin_level_rows = 5\nmax_hessian_share = inf\nallow_minibatches = true\nmax_models = 7\n"
+    rules = "min_rows = 20\nmin_level_rows = 5\nmax_hessian_share = 0.3\nallow_minibatches = true\nmax_share = 7.0\n"
     path.write_text(
         'accepts = ["m:C"]\nsecure_sum = false\ntable = "heart 2024"\nretention_days = 30\n' + SITE + NETWORK
         + f'roster = "all.txt"\n[disclosure]\n{rules}queries = ["HeldOut"]\n'
     )  # fmt: skip
     settings = SiteSettings.read(path)
-    assert settings.disclosure == DisclosurePolicy(20, 5, float("inf"), True, ("HeldOut",), 7, ("m:C",))
+    assert settings.disclosure == DisclosurePolicy(20, 5, 0.3, True, ("HeldOut",), 0.5, 7.0, ("m:C",))
     assert (settings.secure_sum, settings.roster, settings.table) == (False, tmp_path / "all.txt", "heart 2024")
     assert settings.retention_days == 30
 

@@ -44,6 +44,7 @@ from compfed.estimators.evaluation import Evaluation
 from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
+from compfed.estimators.programs.plan import announce, plan_fit, plan_scores
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, is_federation, run_program
@@ -290,7 +291,9 @@ class FederatedModel(BaseEstimator):
         """Fit over a federation: sites in this process, or sites across a network."""
         self._check_schema(federation.schema)
         alpha = float(self.get_params(deep=False)["alpha"])
-        fitted, cost = run_program(federation, programs.fit(federation, self.fit_options(), alpha))
+        plan = plan_fit(federation, type(self).__name__, self._changed(), self.fit_options())
+        announce(federation, plan)
+        fitted, cost = run_program(federation, programs.fit(federation, plan.options, alpha))
         with self._restored_on_failure():
             self._set_attributes(federation, fitted, cost)
             if not fitted.minimum.converged:
@@ -298,6 +301,12 @@ class FederatedModel(BaseEstimator):
             self._warn_if_not_certified(fitted, stacklevel=3)
             self._warn_if_not_unique(fitted, stacklevel=3)
         return self
+
+    def _changed(self) -> dict[str, Any]:
+        """The parameters that differ from their defaults: what the statement of a run says of them."""
+        plain = inspect.signature(type(self).__init__).parameters
+        given = self.get_params(deep=False).items()
+        return {name: value for name, value in given if name == "alpha" or repr(value) != repr(plain[name].default)}
 
     def _warn_if_not_certified(self, fitted: Fitted, stacklevel: int) -> None:
         """Warn where the search met its tolerance, and rounding may hide more than that."""
@@ -600,6 +609,8 @@ class FederatedModel(BaseEstimator):
             program = scores.cross_evaluate(
                 federation, self._options_to_repeat(), alpha, model, cv, seed, float(threshold), per_site
             )
+        parts, scored = (len(federation.names) if per_site else 1), f"{me}.evaluate"
+        announce(federation, plan_scores(federation, scored, self.fit_options(), model.classes is not None, cv, parts))
         (whole, each), cost = run_program(federation, program)
         if cv is not None and hasattr(self, "alpha_"):
             whole = replace(whole, how=f"{whole.how}; alpha was chosen on all rows, which is a little optimistic")
