@@ -25,6 +25,7 @@ from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Squared
 from compfed.network.site_log import ledger_text
 from compfed.network.site_settings import SiteSettings, disclosure_text
+from compfed.report.words import traffic
 from compfed.splits import Fold
 
 NAMES, SIZES, WIDTH = ("north", "east", "south", "west"), (90, 60, 70, 64), 5
@@ -262,7 +263,7 @@ def test_a_choice_of_alpha_takes_a_cheaper_way_and_says_so_unless_there_is_a_rea
     assert 0.2 < model.alpha_ / folds.alpha_ < 5  # two estimates of one loss
     asked, _ = remote(paths, why="comparison with a published table")
     with pytest.raises(cf.InputError, match="a person there has to approve"):
-        cf.FederatedLogisticRegressionCV().fit_federation(asked)
+        cf.FederatedLogisticRegressionCV(n_alphas=20).fit_federation(asked)
 
 
 def test_check_and_ledger_say_the_share_in_words(tmp_path):
@@ -275,7 +276,11 @@ def test_check_and_ledger_say_the_share_in_words(tmp_path):
     federation = connected(paths, recorder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+        model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+    counted = f"{recorder.numbers:,} numbers about 194 x 5 = 970 (all sites but the largest): {recorder.numbers / 970:.0%}; 0% left before"
+    found = traffic(model.to_result())
+    assert found is not None
+    assert f"Released: {counted}." in found[1]
     lines = "\n".join(map(str, federation.run_log.lines))
     assert "numbers about 194 x 5 = 970 (all sites but the largest)" in lines
     share = recorder.numbers / 970

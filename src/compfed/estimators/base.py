@@ -44,7 +44,7 @@ from compfed.estimators.evaluation import Evaluation
 from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
-from compfed.estimators.programs.plan import announce, plan_fit, plan_scores
+from compfed.estimators.programs.plan import announce, plan_fit, plan_scores, said_about
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, is_federation, run_program
@@ -508,6 +508,7 @@ class FederatedModel(BaseEstimator):
         self.trace_.provenance.update(place_of(federation))
         if federation.problems:  # of a network: messages repeated, states lost and restored
             self.trace_.provenance["problems"] = [_problem_text(problem) for problem in federation.problems]
+        self.trace_.provenance.update(said_about(federation, cost))
         self.certificate_ = fitted.certificate
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(federation.names)

@@ -308,7 +308,8 @@ class CrossValidated(FederatedModel):
         self._warn_if_not_unique(found.fitted, stacklevel)
         if found.edge:
             warnings.warn(found.edge, EdgeOfGridWarning, stacklevel=stacklevel)
-        self.plan_ = plan.note
+        if plan.note:
+            self.trace_.provenance["plan"] = plan.note
         for note in filter(None, (plan.note, found.note)):
             warnings.warn(note, RunWarning, stacklevel=stacklevel)
         return found.splits

@@ -135,6 +135,9 @@ def largest_share(runs: Iterable[tuple[Table, Released]]) -> float:
 # --- before a run, at the operator ---
 
 
+NEEDS_A_PERSON = "a person at a site has to approve this"
+
+
 class Left(NamedTuple):
     """The table of the site that allows least, what has left of it, and how many numbers a rule may still approve."""
 
@@ -161,7 +164,7 @@ class Left(NamedTuple):
 def left_text(numbers: int, enrolments: Sequence[Enrolment], spent: float = 0.0) -> str:
     """What a run releases at most, for the operator."""
     left = Left.of(enrolments, spent)
-    beyond = "" if numbers <= left.by_rule else "; a person at a site has to approve this"
+    beyond = "" if numbers <= left.by_rule else f"; {NEEDS_A_PERSON}"
     return share_text(numbers, left.table, left.before, enrolments[0].secure_sum) + beyond
 
 

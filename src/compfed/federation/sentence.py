@@ -158,6 +158,7 @@ class Decision(NamedTuple):
     by: Literal["rule", "person", ""]
     limit: float
     why: str = ""
+    needs_person: bool = False  # a person could approve it
 
 
 def decide(share: float, limits: Limits | None, approved: bool) -> Decision:
@@ -172,7 +173,9 @@ def decide(share: float, limits: Limits | None, approved: bool) -> Decision:
     if approved:
         return Decision("person", limits.max_share)
     rule = f"beyond {limits.share_by_rule:.0%} (share_by_rule) a person there has to approve the run"
-    return Decision("", 0.0, f"up to {share:.0%} of the numbers in its table would have left; {rule}")
+    return Decision(
+        "", 0.0, f"up to {share:.0%} of the numbers in its table would have left; {rule}", needs_person=True
+    )
 
 
 def is_approved(sentence: RunSentence, approved: Collection[str]) -> bool:

@@ -28,7 +28,7 @@ from compfed.federation.accounting import Communication, payload
 from compfed.federation.adding import Exactly
 from compfed.federation.codec import digest
 from compfed.federation.enrolment import Agreement, Enrolment, kept_columns, left_out_note
-from compfed.federation.numbers import left_text
+from compfed.federation.numbers import NEEDS_A_PERSON, left_text
 from compfed.federation.queries import FinishRound, LocalUpdate
 from compfed.federation.query import Query, Weighted
 from compfed.federation.sentence import Stated
@@ -200,7 +200,9 @@ class RemoteFederation:
     def state(self, stated: Stated) -> None:
         """State what the next messages are for, and how many numbers they release at most: the sites decide about that."""
         self.sentence = stated.text
-        self.run_log.lines.append(f"  {stated.kind}: {left_text(stated.numbers, self.enrolments, self.numbers)}")
+        text = left_text(stated.numbers, self.enrolments, self.numbers)
+        mark = "!" if NEEDS_A_PERSON in text else " "
+        self.run_log.lines.append(f"  {mark} {stated.kind}: {text}")
 
     @property
     def numbers(self) -> float:

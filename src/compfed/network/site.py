@@ -319,12 +319,12 @@ class SiteService:
             stated = Stated.read(text)
             sentence, most = self._sentence(stated, header, site), stated.numbers
             found = decide(before + most / table.cells, site.policy, is_approved(sentence, self.settings.approved))
-            named = f"The name of the run for an approval: {sentence.hash}."
+            named = f" The name of the run for an approval: {sentence.hash}." if found.needs_person else ""
         else:
-            most, named = MOST, "Nothing more leaves for a run that states nothing."
+            most, named = MOST, " Nothing more leaves for a run that states nothing."
             found = decide(before, site.policy, approved=False)
         if not found.by:
-            raise InputError(f"site {self.settings.name!r} does not take part in this run: {found.why}. {named}")
+            raise InputError(f"site {self.settings.name!r} does not take part in this run: {found.why}.{named}")
         ledger.begin(header.run, text, found.by, most, table)
 
     def _counted(self, header: Header, site: Site, body: Body, agreement: Agreement, words: int) -> Counter[About]:

@@ -96,13 +96,14 @@ def choose_by_leave_one_out(
         more = alphas[-1] * grid.ratio ** np.arange(1, (grid.n_alphas + 1) // 2 + 1)
         alphas, progress = np.concatenate([alphas, more]), None
     reason = reason or left.doubt(alphas, prepared.spec)
-    folds = _folds(federation)
+    folds = 0 if options.frugal else _folds(federation)
+    few = "Too few numbers may leave for folds" if options.frugal else "There are too few rows for folds"
     note = "" if not reason else f"{grid.name}(cv='loo'): {reason}."
     if reason and folds >= 2:
         selection = yield from cross_validate(federation, options, grid, folds, seed, rule, 0)
         return replace(selection, note=f"{note} {folds} folds chose alpha in its place; cv={folds} does so at once.")
     if not np.isfinite(left.mean).any():
-        raise InputError(f"{note} There are too few rows for folds, which would stand in for it. Give an alpha.")
+        raise InputError(f"{note} {few}, which would stand in for it. Give an alpha.")
     best, within = left.choice()
     chosen = best if rule == "best" else within
     if options.frugal:
@@ -112,7 +113,7 @@ def choose_by_leave_one_out(
     edge = edge_of_grid(grid, alphas, left.mean, best, models[0], refused)
     losses, every = left.mean[:, None, None], [fit.Relaxed(model) for model in models]
     path = ModelPath(prepared, None, models, [None] * len(models), np.full((len(models), 1), np.nan))
-    note = f"{note} There are too few rows for folds, which would choose in its place." if note else ""
+    note = f"{note} {few}, which would choose in its place." if note else ""
     return Selection(
         alphas, options.gammas, losses, chosen, 0, best, within, [path], [every], [], fitted, edge, left.error[:, None], note
     )  # fmt: skip

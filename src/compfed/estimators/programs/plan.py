@@ -21,8 +21,9 @@ import numpy as np
 
 from compfed.estimators.programs.fit import FitOptions, Labels
 from compfed.estimators.programs.path_and_cv import AlphaGrid
-from compfed.federation.enrolment import Enrolment
-from compfed.federation.numbers import Left
+from compfed.federation.accounting import Communication
+from compfed.federation.enrolment import Enrolment, left_out_note
+from compfed.federation.numbers import Left, share_text
 from compfed.federation.sentence import LONGEST, Stated
 from compfed.federation.server.program import Federation
 from compfed.losses import OneOutput
@@ -31,8 +32,12 @@ from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.splits import LEAVE_ONE_OUT
 
 ROOM, MORE, TIGHT = 2.0, 300, 1.1  # times what fits took, and numbers: the most that is stated; and what has to be left
+CLOSE = 1.2  # of what is known nearly
 TRIALS, HESSIANS = 8, 3  # of a fit
-OF_PATH, HESSIANS_OF_PATH = 2.0, 1.3  # for each alpha of a path; with second derivatives at about every alpha
+OF_PATH, OF_QUADRATIC = (
+    (5.5, 1.6),
+    (1.1, 0.0),
+)  # trials and Hessians of each alpha, over all rows and over those of each fold
 FRUGAL = 20, 2.0, 4, 12  # trials of a path to 1e-4 and of each alpha; Hessians of a path, and alphas for each one more
 WITHOUT_HESSIANS = 60  # trials of a fit where sites give none
 SEARCHED = 600  # numbers of an intercept that has no formula
@@ -119,21 +124,13 @@ class Sizes:
             return 4 * self.model
         return TRIALS * self.model + HESSIANS * self.hessian if self.hessians else WITHOUT_HESSIANS * self.model
 
-    def path(self, alphas: int) -> float:
-        if not self.hessians:
-            return alphas * WITHOUT_HESSIANS / 2 * self.model
-        if self.quadratic:
-            return alphas * OF_PATH * self.model
-        return self.fit() + alphas * (OF_PATH * self.model + HESSIANS_OF_PATH * self.hessian)
-
     def by_folds(self, alphas: int, folds: int) -> float:
-        """Of a path over all rows and one over each fold, which share most second derivatives."""
-        each = OF_PATH * self.model if self.hessians else WITHOUT_HESSIANS / 2 * self.model
-        return (
-            (folds + 1) * self.start
-            + self.path(alphas)
-            + folds * alphas * (each + 6 + 0.2 * self.hessian * self.hessians)
-        )
+        """Of a path over all rows and one over the rows of each fold."""
+        trials, hessians = OF_PATH if self.hessians else (WITHOUT_HESSIANS / 2, 0.0)
+        if self.quadratic and self.hessians:
+            trials, hessians = OF_QUADRATIC
+        each = trials * self.model + hessians * self.hessian
+        return (folds + 1) * (self.start + alphas * each) + 6 * folds * alphas
 
     def by_leave_one_out(self, alphas: int) -> float:
         trials, each, hessians, apart = FRUGAL
@@ -195,6 +192,17 @@ def plan_choice(
                 return _stated(
                     federation, replace(one, note=_note(kind, asked, one, ROOM * full + MORE)), numbers, sizes.model
                 )
+    if loo:  # a person is asked in any case: for the cheaper way
+        least = replace(
+            asked,
+            options=replace(options, frugal=True),
+            cv=LEAVE_ONE_OUT,
+            stated=replace(asked.stated, folds=LEAVE_ONE_OUT),
+        )
+        if (numbers := cost(least, alphas)) < full:
+            return _stated(
+                federation, replace(least, note=_note(kind, asked, least, ROOM * full + MORE)), numbers, sizes.model
+            )
     return _stated(federation, asked, full, sizes.model)
 
 
@@ -209,7 +217,7 @@ def plan_scores(
     folds = parts if cv is None else int(cv) if isinstance(cv, (int, np.integer)) else len(federation.names)
     each = (SCORE * sizes.outputs + LINES if classifies else 30.0) + 10
     fits = 0.0 if cv is None else sizes.start + folds * (sizes.start + sizes.fit())
-    return _stated(federation, found, fits + folds * each, 6)
+    return _stated(federation, found, fits + folds * each, 6, room=CLOSE)
 
 
 def counts(federation: Federation) -> bool:
@@ -221,6 +229,19 @@ def announce(federation: Federation, plan: Plan) -> None:
     """State a plan, where sites count what leaves."""
     if counts(federation):
         federation.state(plan.stated)  # pyright: ignore[reportAttributeAccessIssue]  # of a network
+
+
+def said_about(federation: Federation, cost: Communication) -> dict[str, str]:
+    """For the record of a fit: what it released, and which columns it left out."""
+    found, enrolments = dict[str, str](), federation.enrolments
+    if counts(federation):
+        numbers = round(cost.numbers)
+        spent = getattr(federation, "numbers", 0.0) - numbers
+        left = Left.of(enrolments, spent)
+        found["released"] = share_text(numbers, left.table, left.before, enrolments[0].secure_sum, verb="")
+    if note := left_out_note(enrolments):
+        found["left_out"] = note
+    return found
 
 
 def shown(parameters: Mapping[str, Any]) -> str:
@@ -240,9 +261,9 @@ def _left(federation: Federation) -> float:
     return Left.of(federation.enrolments, getattr(federation, "numbers", 0.0)).by_rule
 
 
-def _stated(federation: Federation, plan: Plan, numbers: float, least: int) -> Plan:
+def _stated(federation: Federation, plan: Plan, numbers: float, least: int, room: float = ROOM) -> Plan:
     """The plan with the most numbers that it may release: what is expected with room, and no more than a rule allows if that does."""
-    left, most = _left(federation), ceil(ROOM * numbers) + MORE
+    left, most = _left(federation), ceil(room * numbers) + MORE
     if numbers <= left < most:
         most = int(left)
     why = getattr(federation, "why", "") if most > left else ""
