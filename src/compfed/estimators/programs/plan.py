@@ -169,7 +169,8 @@ def plan_choice(
     def cost(way: Plan, alphas: int) -> float:
         if way.cv == LEAVE_ONE_OUT:
             frugal = sizes.by_leave_one_out(alphas)
-            return frugal if way.options.frugal else frugal + alphas * (sizes.hessian + sizes.model)
+            apart = way.options.frugal or sizes.quadratic
+            return frugal if apart else frugal + alphas * (1.5 * sizes.hessian + 2 * sizes.model)
         folds = int(way.cv) if isinstance(way.cv, (int, np.integer)) else len(federation.names)
         return extra * sizes.by_folds(alphas, folds)
 
