@@ -104,8 +104,10 @@ WITHIN_THE_RULES: dict[str, Attack] = {
 
 
 def main() -> None:
-    print("| attack | how | before, of 143 | of 40 | after, of 143 | of 40 | models answered (143) | refused because |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| attack | how | before, of 143 | of 40 | after, of 143 | of 40 | models answered (143) | share (143) | refused because |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for name, attack in (ATTACKS | WITHIN_THE_RULES).items():
         found, targets = [], []
         for policy in (None, POLICY):
@@ -114,7 +116,10 @@ def main() -> None:
                 targets.append(Target(make_site(X, y, policy)))
                 found.append(recovered(attack.run(targets[-1]), X))
         counts = " | ".join(map(str, found))
-        print(f"| {name} | {attack.how} | {counts} | {targets[2].answered} | {targets[2].main_reason()} |", flush=True)
+        print(
+            f"| {name} | {attack.how} | {counts} | {targets[2].answered} | {targets[2].share:.0%} | {targets[2].main_reason()} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

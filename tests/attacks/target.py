@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +14,15 @@ import numpy as np
 
 import compfed as cf
 from compfed.federation import DisclosurePolicy, Evaluate, Moments, Query, Refusal, Rows, Site
+from compfed.federation.enrolment import Agreement
+from compfed.federation.numbers import About, largest_share, released, table_of
+from compfed.federation.query import Weighted
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Loss
 from compfed.splits import RowSubset
 
 POLICY = DisclosurePolicy()
+BEYOND = "more numbers than a rule may approve"
 CHUNK = 10_000  # models of one query: the limit of a site
 
 
@@ -32,13 +37,14 @@ def make_site(
 def breast_cancer(rows: int = 143) -> tuple[np.ndarray, np.ndarray]:
     """Site 0 of the breast cancer table, 143 x 30; for fewer rows, a sample of all its sites that has both classes.
 
-    The sample is the first that the default policy does not refuse as a table: attacks on it meet the rules for queries.
+    The sample is the first in which no row has half of the variance of a column: attacks on it meet the rules for queries.
     """
     table = cf.data.bundled.breast_cancer()
     chosen = np.flatnonzero(table.sites == 0)
     for seed in range(100 if rows < len(chosen) else 0):
         chosen = np.random.default_rng(seed).permutation(len(table.y))[:rows]
-        if rows < POLICY.min_rows or not make_site(table.X[chosen], table.y[chosen], POLICY).guard.table_problems:
+        apart = (table.X[chosen] - table.X[chosen].mean(axis=0)) ** 2
+        if rows < POLICY.min_rows or (apart.max(axis=0) <= 0.5 * apart.sum(axis=0)).all():
             break
     return table.X[chosen], table.y[chosen]
 
@@ -47,11 +53,13 @@ class Target:
     """A site as a curious server knows it: its number of rows and columns, and the replies to its queries.
 
     Queries, models and refusals are counted. `rows` and `width` are known from the enrolment, `number` decides the public
-    random draws of a site.
+    random draws of a site. Numbers are counted as the service of a site without masks does; with a `line` a message beyond that
+    share is refused.
     """
 
-    def __init__(self, site: Site):
-        self._site = site
+    def __init__(self, site: Site, line: float = np.inf):
+        self._site, self.line = site, line
+        self._told = Counter[About]()
         self.rows, self.width = len(site.rows.labels), site.rows.width
         self.index, self.number = site.rows.index, site.rows.number
         self.labels = np.zeros(self.rows)  # for the masks of subsets: an attacker has no labels
@@ -63,7 +71,7 @@ class Target:
     def ask(self, *queries: Query) -> tuple[Any, ...]:
         """The reply to each query, or a Refusal."""
         self.messages, self.queries = self.messages + 1, self.queries + len(queries)
-        replies = self._replies(queries)
+        replies = self._counted(queries, self._replies(queries))
         sizes = [0 if getattr(query, "x", None) is None else len(np.atleast_2d(query.x)) for query in queries]  # pyright: ignore[reportAttributeAccessIssue]
         self.models += sum(sizes)
         self.answered += sum(n for n, r in zip(sizes, replies, strict=True) if not isinstance(r, Refusal))
@@ -72,6 +80,28 @@ class Target:
 
     def _replies(self, queries: Sequence[Query]) -> tuple[Any, ...]:
         return self._site.reply(queries)
+
+    @functools.cached_property
+    def _agreement(self) -> Agreement | None:
+        try:
+            return None if self._site.policy is None else Agreement((self._site.name,), (self._site.enrol(),))
+        except cf.InputError:  # a site that takes part in no run
+            return None
+
+    def _counted(self, queries: Sequence[Query], replies: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._agreement is None:
+            return replies
+        answered = [q for q, reply in zip(queries, replies, strict=True) if not isinstance(reply, Refusal)]
+        new = self._told + released([Weighted(q, q.own_weighting) for q in answered], self._site.rows, self._agreement)
+        if largest_share([(table_of(self._site.rows), new)]) > self.line:
+            return tuple(Refusal(f"site: {BEYOND}") for _ in queries)
+        self._told = new
+        return replies
+
+    @property
+    def share(self) -> float:
+        """The largest share of the numbers in a set of rows that left about it."""
+        return largest_share([(table_of(self._site.rows), self._told)])
 
     def main_reason(self) -> str:
         """The reason that was given most often."""

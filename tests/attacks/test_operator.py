@@ -269,6 +269,11 @@ def test_a_row_that_is_added_or_changed_between_two_runs_is_refused_by_the_ledge
     lines, more = table.read_text().splitlines(), parts(1).features[0][-1]
     line = ",".join(map(repr, [*more.tolist(), 1.0]))
     table.write_text("\n".join([*lines, line] if change == "added" else [*lines[:-1], line]) + "\n")
+    same = Operator(paths, "frozen")  # answers from its extract
+    same.enrol()
+    np.testing.assert_array_equal(same.totals([rows(Moments())])[0][0].mean[0], total.mean[0])
+    for extract in (paths[0].parent / "state" / "extracts").rglob("*.csv"):  # what was lost is not answered anew either
+        extract.unlink()
     with pytest.raises(Refused, match="differ from those of an earlier run by fewer than its min_rows"):
         Operator(paths, "after").enrol()
     for ledger in (paths[0].parent / "state").rglob("*.ledger"):  # the oracle

@@ -315,7 +315,6 @@ def walled(**rules: Any) -> Any:
     ("rules", "se", "why"),
     [
         ({"max_hessian_share": 0.02}, "model", "second derivatives on 2 columns, and the model has 3"),
-        ({"max_scored_models": 4}, "HC0", "have reached its max_scored_models"),
     ],
 )
 def test_a_refusal_leaves_the_errors_empty(rules, se, why):

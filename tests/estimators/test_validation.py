@@ -458,16 +458,6 @@ def test_single_sites_are_not_scored_under_masks(fitted):
         fitted.evaluate(federation, cv="leave-one-site-out")
 
 
-def test_a_table_takes_so_many_scores():
-    rng = np.random.default_rng(0)
-    rows = cf.data.from_arrays([rng.standard_normal((60, 1))], [np.arange(60) % 2])
-    federation = InProcess(rows, policy=DisclosurePolicy(max_scored_models=5))
-    for _ in range(2):
-        scorer().evaluate(federation)
-    with pytest.raises(cf.InputError, match="reached its max_scored_models"):
-        scorer().evaluate(federation)
-
-
 # --- the record, and mistakes ---
 
 

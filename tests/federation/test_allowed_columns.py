@@ -8,7 +8,6 @@ import pytest
 import compfed as cf
 from compfed.federation import DisclosurePolicy, Evaluate, InProcess
 from compfed.federation.enrolment import hessian_note
-from compfed.federation.site.in_process import sites_of
 
 WIDTH, ROWS = 30, 80  # max_hessian_share 0.33 of 80 rows allows 26 of 30 columns
 
@@ -49,7 +48,7 @@ def listening(sites: cf.data.Sites, policy: DisclosurePolicy | None) -> Listenin
 def test_the_allowed_columns_are_used_and_no_other(model, most):
     """The model is that of sites without a policy; what is asked for stays on 26 columns and the intercept, always the same."""
     sites = table(4)
-    walled = listening(sites, DisclosurePolicy())
+    walled = listening(sites, DisclosurePolicy(max_hessian_share=0.33))
     model.fit_federation(walled)
     assert len(walled.asked) == 1
     (columns,) = walled.asked
@@ -65,7 +64,9 @@ def test_the_allowed_columns_are_used_and_no_other(model, most):
 
 def test_a_squared_loss_asks_once():
     """Its second derivatives are the same at every model: 340 messages where they were never asked for."""
-    found = cf.FederatedLasso(alpha=0.01).fit_federation(walled := listening(table(4), DisclosurePolicy()))
+    found = cf.FederatedLasso(alpha=0.01).fit_federation(
+        walled := listening(table(4), DisclosurePolicy(max_hessian_share=0.33))
+    )
     assert len(walled.asked) == 1
     assert found.n_rounds_ <= 20
     expected = cf.FederatedLasso(alpha=0.01).fit_federation(InProcess(table(4)))
@@ -76,7 +77,9 @@ def test_a_squared_loss_asks_once():
 def test_all_columns_of_all_rows_and_not_of_a_fold():
     """0.33 of 100 rows are more than 30, and of the rows that a fold leaves they are fewer: gradients alone inside the folds."""
     grid = {"alphas": [0.05, 0.02], "cv": 3}
-    found = cf.FederatedLogisticRegressionCV(**grid).fit_federation(listening(table(4, 100), DisclosurePolicy()))
+    found = cf.FederatedLogisticRegressionCV(**grid).fit_federation(
+        listening(table(4, 100), DisclosurePolicy(max_hessian_share=0.33))
+    )
     assert found.n_fits_not_converged_ == 0
     fixed = cf.FederatedLogisticRegression(alpha=found.alpha_).fit_federation(InProcess(table(4, 100)))
     np.testing.assert_allclose(found.coef_, fixed.coef_, rtol=0, atol=1e-8)
@@ -86,7 +89,7 @@ def test_all_columns_of_all_rows_and_not_of_a_fold():
 def test_refits_of_folds_ask_for_no_hessian():
     """The columns of all rows are too many for the rows of a fold: over a network a refusal would end the run."""
     grid = {"alphas": [0.05, 0.02], "cv": 2, "relax": True, "gamma": [0.0, 1.0]}
-    walled = listening(table(4), DisclosurePolicy())
+    walled = listening(table(4), DisclosurePolicy(max_hessian_share=0.33))
     found = cf.FederatedLogisticRegressionCV(**grid).fit_federation(walled)
     assert len(walled.asked) == 1
     assert found.n_fits_not_converged_ == 0
@@ -95,21 +98,8 @@ def test_refits_of_folds_ask_for_no_hessian():
     np.testing.assert_allclose(found.coef_, fixed.coef_, rtol=0, atol=1e-8)
 
 
-def test_a_table_whose_columns_are_used_up_is_fitted_without_hessians():
-    """An earlier run took other columns: the site refuses these, and the fit goes on."""
-    sites = sites_of(table(4), DisclosurePolicy())
-    for site in sites:
-        site.guard.charged = site.guard.charged._replace(hessian_columns=frozenset(range(26)))
-    federation = listening(table(4), None)
-    federation.sites = sites
-    found = cf.FederatedLogisticRegression(alpha=0.01, tol=1e-10).fit_federation(federation)
-    assert found.certificate_.holds
-    expected = cf.FederatedLogisticRegression(alpha=0.01, tol=1e-10).fit_federation(InProcess(table(4)))
-    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-8)
-
-
 def test_the_note_names_the_sites_and_the_way_out():
-    federation = InProcess(table(4), policy=DisclosurePolicy())
+    federation = InProcess(table(4), policy=DisclosurePolicy(max_hessian_share=0.33))
     note = hessian_note(federation.names, federation.enrolments)
     assert "0 on 26, 1 on 26, 2 on 26 and 1 more" in note
     assert "at most 26 columns" in note

@@ -13,9 +13,10 @@ import pytest
 
 import compfed as cf
 from compfed.federation import DisclosurePolicy
+from compfed.federation.numbers import About, Table
 from compfed.federation.site.ledger import Ledger, Roster
 
-POLICY = DisclosurePolicy(max_models=100)
+POLICY = DisclosurePolicy()
 ALL = Roster("f1", ("A", "B", "C", "D"))
 FEWER = Roster("f2", ("A", "B", "C"))
 
@@ -83,38 +84,48 @@ def test_another_roster_is_refused_until_it_is_allowed(ledger):
         again.open_run("four", Roster("f3", ALL.names), hashes, POLICY)
 
 
-def test_the_sums_of_a_run_and_the_budget(ledger):
+TABLE = Table(40, 5, 4)
+WHOLE, FOLD = About(0b1111, 5), About(0b0001, 5)
+
+
+def test_the_numbers_of_a_run_and_their_share(ledger):
     hashes = ledger.row_hashes(rows(20), np.zeros(20))
     ledger.open_run("one", ALL, hashes, POLICY)
-    ledger.record("one", {"Evaluate": 2, "Moments": 1}, 30, 1000, ["age"])
-    ledger.record("one", {"Evaluate": 1}, 25, 500, ["age", "bmi"])
+    ledger.begin("one", "lasso", "rule", 60, TABLE)
+    ledger.record("one", 2, "h2", {"Evaluate": 2, "Moments": 1}, {WHOLE: 30}, 1000)
+    ledger.record("one", 3, "h3", {"Evaluate": 1}, {WHOLE: 10, FOLD: 5}, 500)
+    ledger.record("one", 3, "h3", {"Evaluate": 1}, {WHOLE: 10, FOLD: 5}, 500)  # made again after a crash
     again = Ledger(ledger.path.parent, "patients", b"key")
     again.open_run("one", ALL, hashes, POLICY)  # the same run goes on
+    assert (again.runs["one"].sentence, again.runs["one"].by, again.runs["one"].left) == ("lasso", "rule", 15)
     again.open_run("two", ALL, hashes, POLICY)
-    again.record("two", {"HeldOut": 1}, 50, 8)
-    assert again.hessian_columns == {"age", "bmi"}
+    again.begin("two", "", "person", 100, TABLE)
+    again.record("two", 2, "h3", {"HeldOut": 1}, {FOLD: 8}, 8)
     assert again.runs["one"].queries == Counter(Evaluate=3, Moments=1)
-    assert (again.models, again.budget_left(POLICY)) == (105, 0)
+    assert again.numbers == 53
+    # about the fold, a quarter of the table: 13 of 50, and about the table 53 of 200
+    assert again.share() == pytest.approx(max(13 / 50, 53 / 200))
+    assert again.share((TABLE, {FOLD: 10})) == pytest.approx(23 / 50)
     (head, one, two) = csv.reader(io.StringIO(again.to_csv()))
-    assert head == ["run", "began", "sites", "rows", "queries", "models", "bytes out", "models left"]
-    assert [one[0], *one[2:]] == ["one", "A, B, C, D", "20", "Evaluate 3, Moments 1", "55", "1500", "45"]
-    assert two[4:] == ["HeldOut 1", "50", "8", "0"]
+    assert head == ["run", "began", "sites", "rows", "queries", "numbers", "bytes out", "share so far"]
+    assert [one[0], *one[2:]] == ["one", "A, B, C, D", "20", "Evaluate 3, Moments 1", "45", "1500", "22.5%"]
+    assert two[4:] == ["HeldOut 1", "8", "8", "26.5%"]
     with pytest.raises(cf.InputError, match="run 'three' is not in the ledger"):
-        again.record("three", {}, 0, 0)
+        again.record("three", 2, "h", {}, {}, 0)
 
 
 def test_damage_names_the_line_and_a_torn_last_line_is_dropped(ledger):
     hashes = ledger.row_hashes(rows(20), np.zeros(20))
     ledger.open_run("one", ALL, hashes, POLICY)
-    for models in (7, 8):
-        ledger.record("one", {"Evaluate": 1}, models, 10)
+    for number, numbers in ((2, 7), (3, 8)):
+        ledger.record("one", number, "h", {"Evaluate": 1}, {WHOLE: numbers}, 10)
     whole = ledger.path.read_bytes()
     ledger.path.write_bytes(whole[:-20])
     torn = Ledger(ledger.path.parent, "patients", b"key")
-    assert torn.models == 7
-    torn.record("one", {"Evaluate": 1}, 9, 10)
-    assert Ledger(ledger.path.parent, "patients", b"key").models == 16
-    ledger.path.write_bytes(whole.replace(b'"models": 7', b'"models": 1'))
+    assert torn.numbers == 7
+    torn.record("one", 4, "h", {"Evaluate": 1}, {WHOLE: 9}, 10)
+    assert Ledger(ledger.path.parent, "patients", b"key").numbers == 16
+    ledger.path.write_bytes(whole.replace(b'"f/5": 7', b'"f/5": 1'))
     with pytest.raises(cf.InputError, match=r"patients\.ledger, line 2 is damaged\. Restore"):
         Ledger(ledger.path.parent, "patients", b"key")
     ledger.path.write_bytes(whole)

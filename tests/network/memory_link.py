@@ -27,6 +27,7 @@ from compfed.network.settings import RetryPolicy
 from compfed.network.site import SiteService
 from compfed.network.site_settings import SiteSettings
 
+ANY_SHARE = "share_by_rule = inf\nmax_share = inf"
 NOW = RetryPolicy(timeout=0.05, attempts=4, wait=0.2, pause=0.0)
 
 # (site, the message, what the site would reply) -> the bytes that arrive, None for none, or a Reply that says what went wrong
@@ -74,12 +75,20 @@ class MemoryLink:
 
 
 def furnish(
-    folder: Path, sites: Sites, more: str = "", disclosure: str = "enforce = false", *, secure_sum: bool = False
+    folder: Path,
+    sites: Sites,
+    more: str = "",
+    disclosure: str = "enforce = false",
+    *,
+    secure_sum: bool = False,
+    counted: bool = False,
 ) -> list[Path]:
     """A folder per site with its rows as CSV, its key and its site.toml; with `secure_sum` also the roster.
 
-    `more` are settings at the top of the file, and tables; `disclosure` is what its [disclosure] says.
+    `more` are settings at the top of the file, and tables; `disclosure` is what its [disclosure] says. Tables of tests hold few
+    numbers: unless they are to be `counted`, any share of these may leave.
     """
+    disclosure = disclosure if counted else f"{disclosure}\n{ANY_SHARE}"
     paths = []
     for A, y, name in zip(sites.features, sites.labels, sites.names, strict=True):
         home = folder / name

@@ -542,7 +542,7 @@ def test_the_ledger_of_a_table_without_runs(compfed, masked):
     done = compfed("site", "ledger", *config(masked))
     assert done.status == 0
     assert "No run of the table 'rows' yet." in done.out
-    assert "0 models evaluated, 100000 left of 100000 (max_models)" in done.out
+    assert "0 numbers released, 0.0% of those in the rows whose sums are seen" in done.out
     assert compfed("site", "ledger", "--csv", *config(masked)).out.count("\n") == 1  # the header
 
 

@@ -32,7 +32,7 @@ def test_every_site_has_the_roster_and_safe_rules(tmp_path):
     federation = Loopback(tmp_path / "f", sites(3), ("a", "b", "c"))
     for settings in settings_of(federation):
         assert settings.secure_sum
-        assert settings.disclosure == DisclosurePolicy()
+        assert settings.disclosure == DisclosurePolicy(share_by_rule=np.inf, max_share=np.inf)
         lines = {name: keys.public_line(key) for name, key in settings.read_roster().items()}
         assert lines == federation.settings.public_keys
     assert len({path.read_bytes() for path in tmp_path.rglob("roster.txt")}) == 1
@@ -50,7 +50,9 @@ def test_masks_are_on_with_three_sites_unless_said_otherwise(n, given, masked, t
 def test_rules_for_all_sites(tmp_path):
     federation = Loopback(tmp_path / "f", sites(2), ("a", "b"), disclosure="min_rows = 20\nallow_minibatches = true")
     for settings in settings_of(federation):
-        assert settings.disclosure == DisclosurePolicy(min_rows=20, allow_minibatches=True)
+        assert settings.disclosure == DisclosurePolicy(
+            min_rows=20, allow_minibatches=True, share_by_rule=np.inf, max_share=np.inf
+        )
         assert settings.limits.max_models == 10_000  # the table after it is whole
 
 

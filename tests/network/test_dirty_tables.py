@@ -94,7 +94,7 @@ def clinics(tmp_path_factory) -> Iterator[Clinics]:
     home = tmp_path_factory.mktemp("dirty") / "clinics"
     with Processes(home, TABLES, 'label = "died"', federation=ESTIMATOR) as made:
         toml = made.site_folder("south") / "site.toml"
-        toml.write_text(toml.read_text().replace("# max_scored_models = 50", "max_scored_models = 2"))
+        toml.write_text(toml.read_text().replace("share_by_rule = inf", "share_by_rule = 2.5"))
         made.start()
         command("federation", "schema", home)
         agreed = cf.Schema.read(home / "schema.toml")
@@ -223,11 +223,11 @@ def test_a_run_that_was_killed_while_it_evaluated_continues(clinics):
 
 
 def test_an_evaluation_that_is_refused_does_not_lose_the_model(clinics):
-    """A site allows one evaluation of its table, which the first run took."""
+    """A site allows so many numbers by rule, most of which the first run took."""
     home = clinics.home
     shown = command("federation", "run", home, "--out", home / "again")
-    assert "The model is saved; it was not evaluated: site 'south' refuses Score" in shown
-    assert "max_scored_models" in shown
+    assert "The model is saved; it was not evaluated: site 'south' does not take part in this run" in shown
+    assert "share_by_rule" in shown
     assert read_status(home / "again")["state"] == "finished"
     names = {path.name for path in (home / "again").iterdir()}
     assert RUN_FILES - names == {"evaluation.json"}

@@ -521,7 +521,7 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "rows are a truth": (SITE + NETWORK + "[disclosure]\nmin_rows = true\n", "min_rows"),
     "level": (SITE + NETWORK + "[disclosure]\nmin_level_rows = 2.5\n", "min_level_rows"),
     "minibatches": (SITE + NETWORK + '[disclosure]\nallow_minibatches = "no"\n', "allow_minibatches"),
-    "models": (SITE + NETWORK + "[disclosure]\nmax_models = 0\n", "max_models"),
+    "share by rule": (SITE + NETWORK + "[disclosure]\nshare_by_rule = -1\n", "share_by_rule"),
     "accepts in the policy": (SITE + NETWORK + "[disclosure]\naccepts = []\n", "'accepts' is not a setting"),
     "secure_sum": ('secure_sum = "yes"\n' + SITE + NETWORK, "secure_sum"),
     "secure sum": ("secure_sums = true\n" + SITE + NETWORK, "'secure_sums' is not a setting. Did you mean 'secure_sum'?"),
@@ -583,13 +583,13 @@ def test_a_site_is_safe_unless_its_settings_say_otherwise(tmp_path):
         assert settings.disclosure == DisclosurePolicy()
         assert (settings.secure_sum, settings.roster, settings.table) == (True, tmp_path / "roster.txt", "x")
         assert settings.retention_days is None
-    rules = "min_rows = 20\nmin_level_rows = 5\nmax_hessian_share = inf\nallow_minibatches = true\nmax_models = 7\n"
+    rules = "min_rows = 20\nmin_level_rows = 5\nmax_hessian_share = 0.3\nallow_minibatches = true\nmax_share = 7.0\n"
     path.write_text(
         'accepts = ["m:C"]\nsecure_sum = false\ntable = "heart 2024"\nretention_days = 30\n' + SITE + NETWORK
         + f'roster = "all.txt"\n[disclosure]\n{rules}queries = ["HeldOut"]\n'
     )  # fmt: skip
     settings = SiteSettings.read(path)
-    assert settings.disclosure == DisclosurePolicy(20, 5, float("inf"), True, ("HeldOut",), 7, ("m:C",))
+    assert settings.disclosure == DisclosurePolicy(20, 5, 0.3, True, ("HeldOut",), 0.5, 7.0, ("m:C",))
     assert (settings.secure_sum, settings.roster, settings.table) == (False, tmp_path / "all.txt", "heart 2024")
     assert settings.retention_days == 30
 

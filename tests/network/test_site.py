@@ -686,8 +686,14 @@ def test_no_value_of_a_row_is_in_a_reply_or_in_the_state(tmp_path):
     replies += [each.tobytes() for each in given]
     replies.append(service_of(path).reply(message(*queries, run="dropped", enrolments=given)))
     assert read_reply(replies[-1], key_of(path).public_key())["kind"] == "words"
-    for data in (*replies, *(file.read_bytes() for file in files_under(path.parent / "state"))):
+    extracts = path.parent / "state" / "extracts"
+    kept = [file for file in files_under(path.parent / "state") if extracts not in file.parents]
+    assert len(kept) > 3
+    for data in (*replies, *(file.read_bytes() for file in kept)):
         assert not [secret for secret in secrets if secret in data]
+    (extract,) = files_under(extracts)  # the copy of the table, for the eyes of its owner
+    assert extract.read_bytes() == rows.read_bytes()
+    assert extract.stat().st_mode & 0o077 == 0
     assert any(secret in rows.read_bytes() for secret in secrets)  # they are where they belong
 
 

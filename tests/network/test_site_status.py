@@ -131,7 +131,7 @@ def test_metrics_are_in_the_form_of_prometheus(running, tmp_path, capsys):
     assert {kinds[name] for name in kinds if name.endswith("_total")} == {"counter"}
     assert (values["compfed_site_up"], values["compfed_site_healthy"]) == (1, 1)
     assert values["compfed_site_ca_expiry_timestamp_seconds"] == found["ca_expires"]
-    assert values["compfed_site_models_left"] == found["models_left"]
+    assert values["compfed_site_share_released"] == found["share"]
     assert target.stat().st_mode & 0o777 == 0o644  # the collector is another user
     assert main(["site", "status", "--config", str(running), "--prometheus", str(tmp_path / "x.txt")]) == 2
     assert "end in .prom" in capsys.readouterr().err

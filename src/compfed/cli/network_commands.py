@@ -54,6 +54,7 @@ STEP_EXAMPLES = {
     "compfed site status": "compfed site status --json",
     "compfed site ledger": "compfed site ledger --csv > ledger.csv",
     "compfed site allow": "compfed site allow",
+    "compfed site extract": "compfed site extract",
     "compfed site explain": "compfed site explain RUN  # a name that `compfed site ledger` lists",
 }
 
@@ -146,18 +147,25 @@ def _add_site(steps: Commands) -> None:
     metrics = "write metrics for the textfile collector of Prometheus' node exporter, too"
     status.add_argument("--prometheus", type=Path, metavar="FILE.prom", help=metrics)
     ledger = _add_step(
-        steps, "ledger", _ledger, "every run of the table: queries, models, rows, bytes, and the budget left"
+        steps,
+        "ledger",
+        _ledger,
+        "every run of the table: queries, numbers that left, bytes, and their share of the table",
     )
     allow = _add_step(
         steps, "allow", _allow, "allow another roster than before, after saying whose totals become known"
+    )
+    extract = _add_step(
+        steps, "extract", _extract, "take the file of the table as it is now, after saying how it differs from before"
     )
     explain = _add_step(steps, "explain", _explain, "what left this site in a run, message by message, in words")
     as_table = ledger.add_mutually_exclusive_group()
     as_table.add_argument("--csv", action="store_true", help="as CSV")
     as_table.add_argument("--json", action="store_true", help="as JSON, one object per run")
-    allow.add_argument("--yes", action="store_true", help="do not ask")
+    for parser in (allow, extract):
+        parser.add_argument("--yes", action="store_true", help="do not ask")
     explain.add_argument("run_name", metavar="RUN", help="the name of the run, as `compfed site ledger` lists it")
-    for parser in (check, roster, run, status, ledger, allow, explain):
+    for parser in (check, roster, run, status, ledger, allow, extract, explain):
         parser.add_argument(
             "--config", type=Path, default="site.toml", metavar="site.toml", help="default: %(default)s"
         )
@@ -476,13 +484,28 @@ def _allow(args: argparse.Namespace) -> int:
     from compfed.network.site_log import allow_roster
     from compfed.network.site_settings import SiteSettings
 
+    confirm = _confirmed(args, "Allow runs with this roster?", "compfed site allow")
+    return 0 if allow_roster(SiteSettings.read(args.config), confirm) else 1
+
+
+def _extract(args: argparse.Namespace) -> int:
+    from compfed.network.extract import take
+    from compfed.network.site_settings import SiteSettings
+
+    confirm = _confirmed(args, "Answer from this file from now on?", "compfed site extract")
+    return 0 if take(SiteSettings.read(args.config), confirm) else 1
+
+
+def _confirmed(args: argparse.Namespace, question: str, command: str) -> Callable[[], bool]:
+    """Ask a person at a terminal, unless --yes was given."""
+
     def confirm() -> bool:
         try:
-            return args.yes or input("Allow runs with this roster? Type yes: ").strip() == "yes"
+            return args.yes or input(f"{question} Type yes: ").strip() == "yes"
         except EOFError:
-            raise InputError("nobody answered. Run `compfed site allow` at a terminal, or say --yes.") from None
+            raise InputError(f"nobody answered. Run `{command}` at a terminal, or say --yes.") from None
 
-    return 0 if allow_roster(SiteSettings.read(args.config), confirm) else 1
+    return confirm
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -45,6 +45,7 @@ from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
 from compfed.estimators.programs.inference import ERRORS, Inferred, infer, is_penalised
+from compfed.estimators.programs.plan import announce, plan_fit, plan_scores, said_about
 from compfed.estimators.summary import REFIT, UNPENALISED, Summary, make_summary
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
@@ -293,7 +294,9 @@ class FederatedModel(BaseEstimator):
         """Fit over a federation: sites in this process, or sites across a network."""
         self._check_schema(federation.schema)
         alpha = float(self.get_params(deep=False)["alpha"])
-        fitted, cost = run_program(federation, programs.fit(federation, self.fit_options(), alpha))
+        plan = plan_fit(federation, type(self).__name__, self._changed(), self.fit_options())
+        announce(federation, plan)
+        fitted, cost = run_program(federation, programs.fit(federation, plan.options, alpha))
         with self._restored_on_failure():
             self._set_attributes(federation, fitted, cost)
             if not fitted.minimum.converged:
@@ -301,6 +304,12 @@ class FederatedModel(BaseEstimator):
             self._warn_if_not_certified(fitted, stacklevel=3)
             self._warn_if_not_unique(fitted, stacklevel=3)
         return self
+
+    def _changed(self) -> dict[str, Any]:
+        """The parameters that differ from their defaults: what the statement of a run says of them."""
+        plain = inspect.signature(type(self).__init__).parameters
+        given = self.get_params(deep=False).items()
+        return {name: value for name, value in given if name == "alpha" or repr(value) != repr(plain[name].default)}
 
     def _warn_if_not_certified(self, fitted: Fitted, stacklevel: int) -> None:
         """Warn where the search met its tolerance, and rounding may hide more than that."""
@@ -504,6 +513,7 @@ class FederatedModel(BaseEstimator):
         self.trace_.provenance.update(place_of(federation))
         if federation.problems:  # of a network: messages repeated, states lost and restored
             self.trace_.provenance["problems"] = [_problem_text(problem) for problem in federation.problems]
+        self.trace_.provenance.update(said_about(federation, cost))
         self.certificate_ = fitted.certificate
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(federation.names)
@@ -755,6 +765,8 @@ class FederatedModel(BaseEstimator):
             program = scores.cross_evaluate(
                 federation, self._options_to_repeat(), alpha, model, cv, seed, float(threshold), per_site
             )
+        parts, scored = (len(federation.names) if per_site else 1), f"{me}.evaluate"
+        announce(federation, plan_scores(federation, scored, self.fit_options(), model.classes is not None, cv, parts))
         (whole, each), cost = run_program(federation, program)
         if cv is not None and hasattr(self, "alpha_"):
             whole = replace(whole, how=f"{whole.how}; alpha was chosen on all rows, which is a little optimistic")

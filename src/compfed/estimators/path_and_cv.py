@@ -35,6 +35,7 @@ from compfed.estimators.programs.path_and_cv import (
     solve_paths,
     warn_if_not_converged,
 )
+from compfed.estimators.programs.plan import announce, plan_choice
 from compfed.estimators.table import (
     UNSPECIFIED,
     CheckedTable,
@@ -285,10 +286,13 @@ class CrossValidated(FederatedModel):
         # sites in this process answer on after a refusal, unless their sums are to be those of a network
         recovers = isinstance(federation, InProcess) and not federation.exact
         options, grid = self.fit_options(), replace(self._alpha_grid(), survives_refusals=recovers)
-        if isinstance(self.cv, str) and self.cv == LEAVE_ONE_OUT:
+        plan = plan_choice(federation, type(self).__name__, self._changed(), options, grid, self.cv)
+        options, grid = plan.options, plan.grid or grid
+        announce(federation, plan)
+        if isinstance(plan.cv, str) and plan.cv == LEAVE_ONE_OUT:
             program = choose_by_leave_one_out(federation, options, grid, self.seed, self.rule)
         else:
-            program = cross_validate(federation, options, grid, self.cv, self.seed, self.rule, listed)
+            program = cross_validate(federation, options, grid, plan.cv, self.seed, self.rule, listed)
         found, cost = run_program(federation, program)
         fits = [m for path in found.paths for m in path.fits]
         self._set_attributes(federation, found.fitted, cost)
@@ -307,8 +311,10 @@ class CrossValidated(FederatedModel):
         self._warn_if_not_unique(found.fitted, stacklevel)
         if found.edge:
             warnings.warn(found.edge, EdgeOfGridWarning, stacklevel=stacklevel)
-        if found.note:
-            warnings.warn(found.note, RunWarning, stacklevel=stacklevel)
+        if plan.note:
+            self.trace_.provenance["plan"] = plan.note
+        for note in filter(None, (plan.note, found.note)):
+            warnings.warn(note, RunWarning, stacklevel=stacklevel)
         return found.splits
 
 

@@ -61,6 +61,8 @@ class Communication:
         Models whose queries were in the messages.
     by_query : mapping of str to (models, bytes down, bytes up)
         The same by kind of query.
+    numbers : float
+        Numbers in the replies of a site (`federation.numbers`).
 
     Examples
     --------
@@ -75,6 +77,7 @@ class Communication:
     bytes_up: float = 0.0
     models: int = 0
     by_query: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)  # models, bytes down, bytes up
+    numbers: float = 0
 
     def _repr_html_(self) -> str:
         rows = [
@@ -101,12 +104,14 @@ class Communication:
     def over(self, n: int) -> Communication:
         """The cost of one of n sites, averaged over all of them."""
         kinds = {kind: (models, down / n, up / n) for kind, (models, down, up) in self.by_query.items()}
-        return Communication(self.rounds, self.bytes_down / n, self.bytes_up / n, self.models, kinds)
+        return Communication(self.rounds, self.bytes_down / n, self.bytes_up / n, self.models, kinds, self.numbers / n)
 
     def times(self, n: int) -> Communication:
         """The cost of n such requests, in messages that others count."""
         kinds = {kind: (n * models, n * down, n * up) for kind, (models, down, up) in self.by_query.items() if n}
-        return Communication(self.rounds * n, n * self.bytes_down, n * self.bytes_up, n * self.models, kinds)
+        return Communication(
+            self.rounds * n, n * self.bytes_down, n * self.bytes_up, n * self.models, kinds, n * self.numbers
+        )
 
     def _with(self, other: Communication, rounds: int) -> Communication:
         kinds = {**self.by_query}
@@ -119,4 +124,5 @@ class Communication:
             self.bytes_up + other.bytes_up,
             self.models + other.models,
             kinds,
+            self.numbers + other.numbers,
         )

@@ -7,7 +7,7 @@ its numbers, and the rules that it will enforce. Everything else that the server
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -88,6 +88,13 @@ class Enrolment:
         Whether its rows have offsets.
     weighted : bool
         Whether its rows have weights; `weight` is the number of rows otherwise.
+    withholds : array of int
+        Positions of columns that the site gives no sums of, as these would be about one row.
+    not_kept : tuple of str
+        The columns that the run leaves out, at this and all other sites; it does not travel.
+    share_used, share_by_rule, max_share : float
+        How many numbers have left about its table, as a share of those in it; up to which share a rule may approve a run, and a
+        person.
     """
 
     rows: int
@@ -116,6 +123,11 @@ class Enrolment:
     version: str = ""
     offset: bool = False
     weighted: bool = False
+    withholds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    not_kept: tuple[str, ...] = ()
+    share_used: float = 0.0
+    share_by_rule: float = np.inf
+    max_share: float = np.inf
 
     @cached_property
     def table_schema(self) -> Schema:
@@ -163,13 +175,61 @@ def max_hessian_columns(enrolments: Sequence[Enrolment], folds: int = 0, jumps: 
     """
     least = np.inf
     for e in enrolments:
+        if jumps and e.min_rows > 1:
+            return 0.0
         if e.max_hessian_share == np.inf:
             continue
-        if jumps:
-            return 0.0
         held_out = -(-e.buckets // folds) * (-(-e.rows // e.buckets) + 1) if folds else 0
         least = min(least, e.max_hessian_share * max(e.rows - held_out, 0))
     return least
+
+
+ENOUGH_SITES = 2  # have to vary in a column, where sums are masked and it does not vary at another site
+
+
+def left_out(enrolments: Sequence[Enrolment]) -> np.ndarray:
+    """Positions of the columns that a run leaves out: those that a site withholds, and rare values of too few masked sites.
+
+    A site with a column that does not vary may have the value of one or two rows, and does not say. Where sums are masked, two
+    other sites have to have more of them.
+    """
+    widths = {e.width for e in enrolments}
+    if len(widths) > 1:
+        return np.empty(0, int)  # sites with other columns are refused elsewhere, by name
+    out = np.zeros(widths.pop(), bool)
+    for e in enrolments:
+        out[e.withholds] = True
+    if enrolments[0].secure_sum and all(e.varies.size >= len(out) for e in enrolments):
+        vary = np.array([e.varies[: len(out)] for e in enrolments], int).sum(axis=0)
+        out |= (vary < ENOUGH_SITES) & (vary < len(enrolments))
+    return np.flatnonzero(out)
+
+
+def kept_columns(enrolments: Sequence[Enrolment]) -> tuple[Enrolment, ...]:
+    """The enrolments without the columns that a run leaves out: what its sums are about."""
+    out = left_out(enrolments)
+    if not out.size:
+        return tuple(enrolments)
+
+    def without(e: Enrolment) -> Enrolment:
+        columns = None if e.columns is None else tuple(c for j, c in enumerate(e.columns) if j not in out)
+        varies = np.delete(e.varies, out) if e.varies.size else e.varies
+        bits = np.delete(e.column_bits, out)
+        return replace(
+            e, width=len(bits), columns=columns, column_bits=bits, varies=varies, withholds=np.empty(0, np.int32),
+            not_kept=tuple(e.columns[j] if e.columns is not None else str(j) for j in out.tolist()),
+        )  # fmt: skip
+
+    return tuple(map(without, enrolments))
+
+
+def left_out_note(enrolments: Sequence[Enrolment]) -> str:
+    """For a person, before a run: the columns that it leaves out; "" for none."""
+    names = join_names(enrolments[0].not_kept)
+    return names and (
+        f"left out at all sites: {names}. A site gives no sums of it, because one row has most of its variance or too few rows "
+        "have another value. Its logarithm, wider levels or limits may do (schema); drop it at every site to say nothing."
+    )
 
 
 def hessian_note(names: Sequence[str], enrolments: Sequence[Enrolment]) -> str:

@@ -118,6 +118,16 @@ class Query(abc.ABC):
         """All rows that it depends on: also those that the intercept of a site is fitted to."""
         return (self.rows,)
 
+    @property
+    def told_of(self) -> tuple[tuple[RowSubset | None, ...], int]:
+        """The rows that its numbers are about, and how many columns; 0 for all (`federation.numbers`)."""
+        run = getattr(self, "run_spec", None)
+        objective = getattr(self, "objective", None) if run is None else run.objective
+        if objective is None:
+            return (self.rows,), 0
+        columns = 0 if objective.columns is None else int(objective.columns.size)
+        return self.subsets if objective.profile else (self.rows,), columns
+
     @abc.abstractmethod
     def check(self, checks: QueryChecks) -> None:
         """Refuse, from shapes alone, what does not fit a site or would take too much of it."""

@@ -14,9 +14,17 @@ from compfed._utils.validation import is_number
 from compfed.data import LazySites, Sites
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
+from compfed.federation.sentence import Stated
 from compfed.federation.server.agreement import agree_program
 from compfed.federation.server.program import Federation, for_site, gather, is_federation, run_program
-from compfed.federation.server.tabulation import label_columns, layout_of, summarise
+from compfed.federation.server.tabulation import (
+    FEW_REFINEMENTS,
+    FEW_THRESHOLDS,
+    TableLayout,
+    label_columns,
+    layout_of,
+    summarise,
+)
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.rows import Rows
 from compfed.federation.site.site import Site
@@ -67,8 +75,9 @@ def describe(federation: Federation | Sites, *, quantiles: Sequence[float] = (0.
     layout, notes = layout_of(enrolments)
     masked = enrolments[0].secure_sum and n > 1
     alone = not masked and 1 < n <= MAX_COMPARED
-    programs = [summarise(layout, asked)]
-    programs += [for_site(i, n, summarise(layout, asked)) for i in range(n if alone else 0)]
+    few = tell_table(federation, layout, alone)
+    programs = [summarise(layout, asked, few)]
+    programs += [for_site(i, n, summarise(layout, asked, few)) for i in range(n if alone else 0)]
     (overall, *each), cost = run_program(federation, gather(programs))
     notes += [MASKED] if masked else []
     notes += [f"there are more than {MAX_COMPARED} sites: no table of single sites"] if n > MAX_COMPARED else []
@@ -91,6 +100,18 @@ def table_one_record(sites: Sites) -> JsonObject | None:
         return None
     header, *rows = describe(sites).cells()
     return {"header": header, "rows": rows, "notes": []}
+
+
+def tell_table(federation: Federation, layout: TableLayout, alone: bool) -> bool:
+    """State a Table 1 to sites that count what leaves; whether they do, so that few thresholds are asked for."""
+    if not hasattr(federation, "state"):
+        return False
+    columns, levels = len(layout.numeric) + len(layout.levels), sum(map(len, layout.levels.values()))
+    each = 1 + 10 * columns + 4 * levels
+    numbers = (1 + alone) * (each + FEW_REFINEMENTS * (each + 2 * len(layout.numeric) * (FEW_THRESHOLDS + 6)))
+    stated = Stated("describe", numbers=numbers, messages=1 + FEW_REFINEMENTS)
+    federation.state(stated)  # pyright: ignore[reportAttributeAccessIssue]  # of a network
+    return True
 
 
 def describe_tables(tables: Sequence[RawTable], label: str | None = None) -> TableOne:

@@ -61,18 +61,22 @@ class Body(NamedTuple):
         Query, ...
     ] = ()  # rounds whose state the site has lost: done once more, and their replies are not sent
     enrolments: tuple[np.ndarray, ...] = ()  # bytes of the signed enrolments of all sites, for a site that has none yet
+    sentence: str = ""  # what the operator states about the run (`federation.sentence`); "" for nothing
 
 
 ENROL = hashlib.sha256(b"compfed/enrol/1").hexdigest()  # in place of a hash of queries
 
 
-def query_hash(queries: Sequence[Weighted]) -> str:
-    """The hash of the content of queries, whichever records of it travelled before."""
+def query_hash(queries: Sequence[Weighted], sentence: str = "") -> str:
+    """The hash of the content of queries, whichever records of it travelled before, and of what is stated about the run."""
     if not queries:
         return ENROL
     records: set[str] = set()
     payload(queries, records)  # collects the hashes of all records that travel once
-    return hashlib.sha256(to_bytes(pack(queries, records))).hexdigest()
+    made = hashlib.sha256(to_bytes(pack(queries, records)))
+    if sentence:
+        made.update(b"compfed/sentence/1" + hashlib.sha256(sentence.encode()).digest())
+    return made.hexdigest()
 
 
 def chained(before: str, *hashes: str) -> str:
@@ -125,7 +129,8 @@ def read_header(data: bytes, site: str) -> tuple[Header, bytes]:
 
 def read_body(body: bytes, accepts: Collection[str], records: Cached) -> Body:
     """The body of a message; `records` has those that travelled before and gains those that are new."""
-    fields = _checked(unpack(from_bytes(body), accepts, records), dict.fromkeys(Body._fields, tuple))
+    kinds = {**dict.fromkeys(Body._fields, tuple), "sentence": str}
+    fields = _checked(unpack(from_bytes(body), accepts, records), kinds)
     found = Body(*(fields[name] for name in Body._fields))
     if not all(type(weighted) is Weighted for weighted in found.queries):
         raise InputError("a message whose queries have no weighting.")

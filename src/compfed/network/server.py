@@ -26,10 +26,12 @@ from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload
 from compfed.federation.adding import Exactly
 from compfed.federation.codec import digest
-from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.enrolment import Agreement, Enrolment, kept_columns, left_out_note
+from compfed.federation.numbers import NEEDS_A_PERSON, left_text
 from compfed.federation.queries import FinishRound, LocalUpdate
 from compfed.federation.queries.rounds import keeps_state
 from compfed.federation.query import Query, Weighted
+from compfed.federation.sentence import Stated
 from compfed.federation.server.agreement import common_schema
 from compfed.federation.server.arrivals import enrolment_fault, words_fault
 from compfed.federation.server.exchange import Carried, MessageExchange
@@ -87,6 +89,9 @@ class RemoteFederation:
         folder nothing is written.
     retry : RetryPolicy, optional
         How long to wait for replies and how often to resend.
+    why : str, default=""
+        The reason for computing in full what would release more numbers than a rule may approve. A person at each site then has to
+        approve it. Without one a choice of alpha takes a cheaper way where there is one.
 
     Raises
     ------
@@ -102,12 +107,20 @@ class RemoteFederation:
     """
 
     def __init__(
-        self, link: FlowerLink, roster: Roster, *, folder: Path | None = None, retry: RetryPolicy | None = None
+        self,
+        link: FlowerLink,
+        roster: Roster,
+        *,
+        folder: Path | None = None,
+        retry: RetryPolicy | None = None,
+        why: str = "",
     ):
         self.link, self.roster, self.retry = link, dict(roster), retry or RetryPolicy()
         self.log = WriteAheadLog(folder, {name: fingerprint(key) for name, key in roster.items()})
         self.run_log = RunLog(folder, tuple(self.roster))
         self.number = 0
+        self.sentence = ""  # what was stated about the computation under way
+        self.why = why
         self._signed_enrolments: tuple[np.ndarray, ...] = ()
         self._last_sum = ""
         self._bytes = 0, 0  # down and up, of the message bodies since the last count
@@ -168,7 +181,10 @@ class RemoteFederation:
                 way_out = "All sites of a federation set secure_sum alike in site.toml."
                 raise InputError(f"site {one!r} masks its sums (secure_sum) and site {other!r} does not. {way_out}")
             self.log.tables.setdefault(name, enrolment.table)
-        return found
+        kept = kept_columns(found)
+        if note := left_out_note(kept):
+            self.run_log.lines.append(f"  ! {note}")
+        return kept
 
     @property
     def schema(self) -> Schema | None:
@@ -180,6 +196,18 @@ class RemoteFederation:
         """How messages are exchanged with these sites, and what they cost."""
         agreement = Agreement(self.names, self.enrolments)
         return MessageExchange(agreement, Exactly(), self._carry, masked=self.enrolments[0].secure_sum)
+
+    def state(self, stated: Stated) -> None:
+        """State what the next messages are for, and how many numbers they release at most: the sites decide about that."""
+        self.sentence = stated.text
+        text = left_text(stated.numbers, self.enrolments, self.numbers)
+        mark = "!" if NEEDS_A_PERSON in text else " "
+        self.run_log.lines.append(f"  {mark} {stated.kind}: {text}")
+
+    @property
+    def numbers(self) -> float:
+        """Numbers that each site released in this run so far."""
+        return self.messages.numbers
 
     def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
         """Send one message to every site that is asked something; return the exact sums, and what they cost."""
@@ -200,7 +228,7 @@ class RemoteFederation:
         """The replies to a message: from the log where it has them, otherwise from the sites."""
         self.log.commit()  # the program asks for more: it accepted the last replies
         self.number += 1
-        hashes = {i: query_hash(asked) for i, asked in messages.items()}
+        hashes = {i: query_hash(asked, self.sentence) for i, asked in messages.items()}
         found = self.log.replies(self.number, hashes)
         if found is None:
             sending = _Sending(self, dict(messages), hashes)
@@ -353,7 +381,9 @@ class _Sending:
         enrolments = remote._signed_enrolments if after <= 1 else ()
         depends_on = site.place if site.lost else (site.hash, after, frozenset(known))
         if (data := self.made.get(depends_on)) is None:
-            data = self.made[depends_on] = message_bytes(header, Body(site.queries, again, enrolments), known)
+            data = self.made[depends_on] = message_bytes(
+                header, Body(site.queries, again, enrolments, remote.sentence if site.queries else ""), known
+            )
         if len(data) > (most := LARGEST - FRAMING):
             wrong = f"message {remote.number} has {len(data)} bytes; at most {most} can be sent"
             raise InputError(f"{wrong}. Ask for less at once: fewer alphas or folds.")

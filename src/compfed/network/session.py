@@ -18,7 +18,7 @@ import numpy as np
 from compfed._utils import files
 from compfed.errors import InputError
 from compfed.federation import exact_sum, secure_sum
-from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.enrolment import Agreement, Enrolment, kept_columns
 from compfed.federation.queries import FinishRound, LocalUpdate
 from compfed.federation.queries.rounds import keeps_state
 from compfed.federation.query import Query, Weighted
@@ -121,7 +121,7 @@ class Session:
     def agreement(self, header: Header) -> Agreement:
         """What the enrolments of all sites say together."""
         found = [read_enrolment(data, header, place, None)[0] for place, data in enumerate(self.enrolments)]
-        return Agreement(header.names, tuple(found))
+        return Agreement(header.names, kept_columns(found))
 
     def masks(self, header: Header) -> secure_sum.Masks:
         """The masks of this site in this run."""

@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,13 +49,15 @@ from compfed._utils.text import printable
 from compfed._utils.threads import available_cores, cores, one_blas_thread
 from compfed.data.table_problems import TableError
 from compfed.errors import InputError
-from compfed.federation import secure_sum
+from compfed.federation import exact_sum, secure_sum
 from compfed.federation.adding import Exactly
 from compfed.federation.codec import NotCached, digest, from_bytes, named, pack, to_bytes, unnamed, unpack
 from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.numbers import About, released, table_of
 from compfed.federation.queries import FinishRound, LocalUpdate
-from compfed.federation.query import Query, Refusal, SiteRefusal, Weighted
-from compfed.federation.site.disclosure import Charge, DisclosurePolicy
+from compfed.federation.query import Query, Refusal, SiteRefusal
+from compfed.federation.sentence import MOST, RunSentence, Stated, decide, is_approved
+from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.site.memory import RUNS_KEPT, ClientMemory, StateLost
 from compfed.federation.site.site import Site
@@ -69,6 +72,7 @@ from compfed.network.envelope import (
     read_header,
     reply_bytes,
 )
+from compfed.network.extract import freeze
 from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
 from compfed.network.roster import roster_fingerprint
 from compfed.network.session import Session, check_roster, masked, reason_under_masks, weightings
@@ -83,6 +87,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect
 COMPILED_BYTES = 2**28  # of local steps that were compiled before
 QUIET = 10.0  # seconds without a message after which a summary of the run is printed
+ENOUGH = "Nothing more leaves in it."
 REMIND = 600.0  # seconds after which the same problem is printed again
 
 
@@ -119,13 +124,10 @@ class SiteService:
         """The site with its rows; they are read again when their file has changed."""
         stamp: tuple[int, ...] = ()
         with contextlib.suppress(OSError):
-            found = self.settings.data.stat()
+            found = self.settings.source.stat()
             stamp = found.st_mtime_ns, found.st_size, found.st_ino
         if self._site is None or stamp != self._stamp:
-            site, ledger = self.settings.site(), self.ledger()
-            columns = site.rows.columns or tuple(map(str, range(site.rows.width)))
-            charged = frozenset(columns.index(c) for c in ledger.hessian_columns if c in columns)
-            site.guard.charged = Charge(ledger.models, ledger.scored_models, charged)
+            site = self.settings.site()
             self._site, self._table, self._stamp = site, table_hash(site, self.key), stamp
         return self._site
 
@@ -202,7 +204,7 @@ class SiteService:
             body = read_body(data, self.settings.accepts, kept.records)
         except NotCached:
             raise StateLost("It does not have a record that the message refers to.") from None
-        if query_hash(body.queries) != header.queries:
+        if query_hash(body.queries, body.sentence) != header.queries:
             raise InputError(f"message {header.number} does not hold the queries that its header names.")
         if not body.queries:
             content = self._enrol(header, kept, site)
@@ -226,13 +228,17 @@ class SiteService:
             following = session.after(header, body.queries)
             try:
                 self._check_masked(header, site, body, session, agreement)
+                self._begin_sentence(header, site, body, agreement)
                 words, states = self._words(header, kept, site, body, agreement, session, following)
             except SiteRefusal as problem:
                 self._end(header, kept, site, session, problem)
                 raise
+            numbers = self._counted(header, site, body, agreement, len(words) - exact_sum.FRAME)
             words = words if masks is None else masked(words, masks, header, following.asked)
             done = ReplyFile(header.queries, words, states, following.asked, following.rounds)
-            self._record(header, site, body.queries, words.nbytes)  # first: what is kept is sent without another look
+            # first: what is kept is sent without another look
+            counts, new = query_counts(body.queries), weightings(body.queries) if self.settings.secure_sum else ()
+            self.ledger().record(header.run, header.number, header.queries, counts, numbers, words.nbytes, new)
             kept.write(header.number, done)
         if session.last < header.number:
             # not flushed: after a power cut, the file of the reply tells that this number is taken
@@ -253,7 +259,7 @@ class SiteService:
         return {"enrolment": self._enrolment(site), "session_key": session.public}
 
     def _enrolment(self, site: Site) -> Enrolment:
-        return replace(site.enrol(), table=self._table, version=compfed.__version__)
+        return replace(site.enrol(), table=self._table, version=compfed.__version__, share_used=self.ledger().share())
 
     def _check_run(self, header: Header, site: Site) -> None:
         """Refuse a run with other sites than those agreed on, or whose sums would show rows by subtraction from others."""
@@ -267,6 +273,12 @@ class SiteService:
         hashes = ledger.row_hashes(*site.rows.as_read())
         policy = self.settings.disclosure if self.settings.enforce else DisclosurePolicy(min_rows=1)
         ledger.open_run(header.run, Roster(text, header.names), hashes, policy)
+        if self.settings.enforce and not self.settings.extracts():
+            freeze(self.settings, self.settings.data.read_bytes())
+            self._site, before = None, self._table
+            self.open()
+            if self._table != before:
+                raise InputError("its table was written while a run began. Start a new run.")
 
     def ledger(self) -> Ledger:
         """The ledger of the table."""
@@ -320,9 +332,8 @@ class SiteService:
             )
 
     def _end(self, header: Header, kept: RunFiles, site: Site, session: Session, problem: SiteRefusal) -> None:
-        """Under a policy a refusal ends the run at this site, and the models that were asked for count as all others."""
+        """Under a policy a refusal ends the run at this site."""
         if self.settings.enforce:
-            self._record(header, site, (), 0)
             replace(session, ended=True).write(kept.session)
             raise Ended(header.run, printable(str(problem))) from None
 
@@ -351,19 +362,51 @@ class SiteService:
             words = Exactly(noise).encode(body.queries, site.contributions(body.queries, agreement), agreement)
         return words, client_states(site.memory, before.states)
 
-    def _record(self, header: Header, site: Site, queries: Sequence[Weighted], size: int) -> None:
-        """Write into the ledger what leaves."""
-        ledger = self.ledger()
-        columns = site.rows.columns or tuple(map(str, range(site.rows.width)))
-        ledger.record(
-            header.run,
-            query_counts(queries),
-            site.guard.charged.models - ledger.models,
-            size,
-            [columns[j] for j in site.guard.charged.hessian_columns],
-            site.guard.charged.scored_models - ledger.scored_models,
-            weightings(queries) if self.settings.secure_sum else (),
-        )
+    def _begin_sentence(self, header: Header, site: Site, body: Body, agreement: Agreement) -> None:
+        """Decide about what a run states, by what it can release at most, and enter it in the ledger."""
+        ledger, text = self.ledger(), body.sentence
+        entry, before = ledger.run(header.run), ledger.share()
+        if entry.table is not None and entry.sentence == text:
+            return
+        table = table_of(site.rows, agreement, self.settings.secure_sum)
+        if text:
+            stated = Stated.read(text)
+            sentence, most = self._sentence(stated, header, site), stated.numbers
+            found = decide(before + most / table.cells, site.policy, is_approved(sentence, self.settings.approved))
+            named = f" The name of the run for an approval: {sentence.hash}." if found.needs_person else ""
+        else:
+            most, named = MOST, " Nothing more leaves for a run that states nothing."
+            found = decide(before, site.policy, approved=False)
+        if not found.by:
+            raise InputError(f"site {self.settings.name!r} does not take part in this run: {found.why}.{named}")
+        ledger.begin(header.run, text, found.by, most, table)
+
+    def _counted(self, header: Header, site: Site, body: Body, agreement: Agreement, words: int) -> Counter[About]:
+        """The numbers that are about to leave, by what they are about; refuses more than the run may release."""
+        ledger, policy, numbers = self.ledger(), site.policy, released(body.queries, site.rows, agreement)
+        assert numbers.total() == words, "every word that leaves is counted"
+        entry = ledger.run(header.run)
+        assert entry.table is not None, "the run has begun"
+        if policy is None:
+            return numbers
+        if words > entry.left:
+            raise InputError(
+                f"site {self.settings.name!r}: the run would release more numbers than it stated. {ENOUGH}"
+            )
+        limit = policy.share_by_rule if entry.by == "rule" else policy.max_share
+        if ledger.share((entry.table, numbers)) > limit:
+            most = f"over {limit:.0%} of the numbers in its table, or in the rows of a fold, would have left"
+            raise InputError(f"site {self.settings.name!r}: {most}. {ENOUGH}")
+        return numbers
+
+    def _sentence(self, stated: Stated, header: Header, site: Site) -> RunSentence:
+        """What a run will compute here, complete."""
+        schema, has_roster = site.rows.file.schema, self.settings.secure_sum or self.settings.roster.exists()
+        known = self.settings.read_roster() if has_roster else dict.fromkeys(header.names)
+        roster = tuple((name, "" if key is None else keys.fingerprint(key)) for name, key in known.items())
+        hashed = "" if schema is None else hashlib.sha256(schema.to_toml().encode()).hexdigest()
+        columns = site.rows.columns or tuple(site.rows.table.columns)
+        return RunSentence(stated, hashed, tuple(columns), roster, compfed.__version__)
 
     def _run_files(self, run: str) -> RunFiles:
         if self._files is None or self._files.folder.name != run:

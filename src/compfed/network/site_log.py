@@ -12,7 +12,7 @@ from typing import NamedTuple
 from compfed._utils.text import join_names, printable, text_table
 from compfed.errors import InputError
 from compfed.federation.queries import LEAVES
-from compfed.federation.site.ledger import HEADER, Ledger, Roster
+from compfed.federation.site.ledger import HEADER, Ledger, Roster, RunEntry
 from compfed.network import keys
 from compfed.network.roster import revealed, roster_fingerprint
 from compfed.network.site_settings import ENROLMENT, SiteSettings
@@ -102,7 +102,7 @@ def explain_text(settings: SiteSettings, run: str) -> str:
     if entry is not None:
         lines.append(
             f"It began {entry.time} with the sites {join_names(entry.roster.names, most=12)}, and used {entry.rows} rows of the "
-            f"table {settings.table!r} and {entry.models} models."
+            f"table {settings.table!r}. {entry.numbers:,} numbers left in it{_approved(entry)}."
         )
     rows = [[str(line.number), _when(line.time), f"{line.bytes_out:,}", _happened(line)] for line in found]
     lines += ["", text_table(["message", "time", "bytes out", "what left"], rows), ""]
@@ -111,6 +111,14 @@ def explain_text(settings: SiteSettings, run: str) -> str:
     if log.damaged:
         lines.append(f"NOTE: {log.damaged} lines of the log cannot be read.")
     return "\n".join(lines)
+
+
+def _approved(entry: RunEntry) -> str:
+    """Who let them, and against what they are counted."""
+    if entry.table is None:
+        return ""
+    who = {"rule": "by rule", "person": "approved by a person"}.get(entry.by, "")
+    return f", {entry.numbers / entry.table.cells:.1%} of {entry.table.rows:,} x {entry.table.columns:,} ({who})"
 
 
 def _when(seconds: float) -> str:
@@ -132,7 +140,7 @@ def _happened(line: LogLine) -> str:
 
 
 def ledger_text(settings: SiteSettings) -> str:
-    """The ledger of the table: a line per run, and what is left of its budget."""
+    """The ledger of the table: a line per run, and the share that has left."""
     ledger = settings.ledger()
     if not ledger.runs:
         return f"No run of the table {settings.table!r} yet. {_budget(ledger, settings)}"
@@ -141,12 +149,10 @@ def ledger_text(settings: SiteSettings) -> str:
 
 
 def _budget(ledger: Ledger, settings: SiteSettings) -> str:
-    left, most = ledger.budget_left(settings.disclosure), settings.disclosure.max_models
-    columns = join_names([repr(name) for name in sorted(ledger.hessian_columns)], most=12) or "none"
+    rules, share = settings.disclosure, ledger.share()
     return (
-        f"Table {settings.table!r}: {ledger.models} models evaluated, {left} left of {most} (max_models); "
-        f"{ledger.scored_models} scored of {settings.disclosure.max_scored_models} (max_scored_models). Columns with second "
-        f"derivatives, over all runs: {columns}."
+        f"Table {settings.table!r}: {ledger.numbers:,} numbers released, {share:.1%} of those in the rows whose sums are seen. Up to "
+        f"{rules.share_by_rule:.0%} a rule may approve a run (share_by_rule), up to {rules.max_share:.0%} a person (max_share)."
     )
 
 

@@ -53,8 +53,8 @@ WEAKER = {
     "min_level_rows": -1,
     "max_hessian_share": 1,
     "allow_minibatches": 1,
-    "max_models": 1,
-    "max_scored_models": 1,
+    "share_by_rule": 1,
+    "max_share": 1,
 }
 
 
@@ -98,6 +98,8 @@ class SiteSettings:
         The columns to use, in this order, or those to leave out.
     accepts : list of str, optional
         "module:object" of losses and methods that are not compfed's and may be imported here.
+    approved : list of str, optional
+        Names (hashes) of runs that a person at the site approved, which release more than a rule may approve.
     disclosure : DisclosurePolicy, optional
         What the site refuses to reveal. Its `accepts` are those above.
     limits : QueryLimits, optional
@@ -134,6 +136,7 @@ class SiteSettings:
     features: list[str] | None = None
     drop: list[str] = field(default_factory=list)
     accepts: list[str] = field(default_factory=list)
+    approved: list[str] = field(default_factory=list)
     disclosure: DisclosurePolicy = field(default_factory=DisclosurePolicy)
     limits: QueryLimits = field(default_factory=QueryLimits)
     budget: SiteBudget = field(default_factory=SiteBudget)
@@ -152,7 +155,7 @@ class SiteSettings:
         path = Path(path)
         given = read_toml(path, "Give the path of a site.toml; `compfed site init` writes one.")
         known = (
-            "name", "data", "label", "state", "features", "drop", "accepts", "secure_sum", "table", "retention_days",
+            "name", "data", "label", "state", "features", "drop", "accepts", "approved", "secure_sum", "table", "retention_days",
             "log_days", "schema", *READING, "network", "disclosure", "limits",
         )  # fmt: skip
         check_table(given, known, str(path))
@@ -180,7 +183,8 @@ class SiteSettings:
             _label(path, label),
             state, str(network["superlink"]), ca, key,
             _names(path, "features", given["features"]) if "features" in given else None,
-            _names(path, "drop", given["drop"]), accepts, _disclosure(path, disclosure, accepts),
+            _names(path, "drop", given["drop"]), accepts, _names(path, "approved", given.get("approved", [])),
+            _disclosure(path, disclosure, accepts),
             read_numbers(QueryLimits, limits, path), read_numbers(SiteBudget, limits, path),
             roster, check_bool(given["secure_sum"], f"{path}: secure_sum"), _table_name(path, given.get("table", data.stem)),
             None if days is None else check_int(days, f"{path}: retention_days", 1),
@@ -217,7 +221,7 @@ class SiteSettings:
         if self.schema is not None or self.label is None:
             raise problem
         try:
-            raw = read_table(self.data, **self.reading)
+            raw = read_table(self.source, **self.reading)
         except (InputError, OSError):
             raise problem from None
         labels = (self.label,) if isinstance(self.label, str) else tuple(self.label)
@@ -231,7 +235,22 @@ class SiteSettings:
 
     def read_table(self) -> SiteTable:
         """The table of the site, its schema, and its rows encoded."""
-        return read_site(self.data, self.label, self.features, self.drop, schema=self.schema, **self.reading)
+        return read_site(self.source, self.label, self.features, self.drop, schema=self.schema, **self.reading)
+
+    @property
+    def extract_folder(self) -> Path:
+        """The folder of the extracts of the table (`network.extract`)."""
+        return self.state / "extracts" / self.table
+
+    def extracts(self) -> list[Path]:
+        """The extracts of the table, the one that the site answers from last; none before its first run."""
+        return sorted(self.extract_folder.glob("[0-9]*")) if self.enforce else []
+
+    @property
+    def source(self) -> Path:
+        """The file that the site answers from: the last extract, and before there is one the file itself."""
+        kept = self.extracts()
+        return kept[-1] if kept else self.data
 
     def secret(self) -> bytes:
         """32 bytes that only this site knows, with which it deals its rows into buckets."""
@@ -408,8 +427,8 @@ def disclosure_text(settings: SiteSettings) -> str:
     lines = [
         f"Site {settings.name!r}: the rows of {settings.data} stay here. {seen} {folds} A model that rests on {few} is "
         f"refused. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs "
-        "here. This does not stop an operator who evaluates models of their own choice in place of the fit that was agreed: enough "
-        "sums tell rows, masked or not. `compfed site ledger` shows how many models a run evaluated.",
+        "here. How many numbers leave is counted against the numbers in the table and decided before a run. It does not stop a "
+        "participant who lies from choosing which numbers leave, within that: enough sums tell rows, masked or not.",
         "",
         f"Known of this site alone: {ENROLMENT}.",
         "As totals over all sites the operator can ask for:" if settings.secure_sum else "The operator can ask for:",
@@ -420,10 +439,13 @@ def disclosure_text(settings: SiteSettings) -> str:
         "Rules of this site:",
         f"  With fewer than {rules.min_rows} rows: nothing at all.",
         f"  Classes, and the rarer value of a column with two values, have at least {rules.min_level_rows} rows.",
-        f"  Hessians on at most {rules.max_hessian_share:g} x rows columns, counted over all runs.",
+        *(
+            [f"  Hessians on at most {rules.max_hessian_share:g} x rows columns."]
+            if rules.max_hessian_share < np.inf
+            else []
+        ),
         f"  Mini-batches: {f'at least {rules.min_rows} rows, drawn here' if rules.allow_minibatches else 'none'}.",
-        f"  Models evaluated on the table {settings.table!r}: at most {rules.max_models}, over all runs; scored: at most "
-        f"{rules.max_scored_models}.",
+        f"  {released_text(settings)}",
     ]
     default = DisclosurePolicy()
     weaker = [
@@ -434,6 +456,22 @@ def disclosure_text(settings: SiteSettings) -> str:
     if weaker:
         lines.append(f"  WEAKER than the defaults, which were tested against attacks: {'; '.join(weaker)}.")
     return "\n".join(lines)
+
+
+def released_text(settings: SiteSettings) -> str:
+    """How many numbers have left about the table, and how many more may."""
+    rules, ledger = settings.disclosure, settings.ledger() if settings.key.exists() else None
+    before, numbers = (0.0, 0) if ledger is None else (ledger.share(), ledger.numbers)
+    tables = [entry.table for entry in (ledger.runs.values() if ledger else ()) if entry.table is not None]
+    seen = "the rows of all sites but the largest other one" if settings.secure_sum else "the rows of this site"
+    counted = f"{seen}, times the columns"
+    if tables:
+        counted = f"{tables[-1].rows:,} x {tables[-1].columns:,} = {tables[-1].cells:,} ({seen} x columns)"
+    return (
+        f"Numbers released about the table {settings.table!r}, over all runs: {numbers:,}, {before:.0%} of the numbers in "
+        f"{counted}. Up to {rules.share_by_rule:.0%} a rule approves a run before it begins; beyond that a person here has to, up to "
+        f"{rules.max_share:.0%}. An approval is the name of the run in approved = [...] of site.toml."
+    )
 
 
 def check(path: Path, say: Callable[[str], object] = print) -> bool:
@@ -474,6 +512,11 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
     say(f"{settings.data}: {rows} rows, {len(columns)} columns: {join_names(columns, most=12)}.")
     for note in () if site.rows.file.raw is None else site.rows.file.raw.notes:
         say(f"NOTE     {note}")
+    if (kept := settings.extracts()) and kept[-1].read_bytes() != settings.data.read_bytes():
+        say(
+            f"NOTE     the file has changed since extract {len(kept)}, which this site answers from and which is shown here. To take "
+            "the file as it is now: compfed site extract"
+        )
     for line in table_lines(site):
         say(f"  {line}")
     if site.rows.file.not_encoded:
@@ -507,6 +550,8 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
         f"Its rows make {site.rows.buckets} buckets of at least {least} rows: a cross-validation can have so many folds."
     )
     problems += [f"every query would be refused: {problem}." for problem in site.guard.table_problems]
+    for why in site.guard.withheld.values():
+        say(f"NOTE     withheld, and left out at all sites: {why}.")
 
 
 def table_lines(site: Site) -> list[str]:

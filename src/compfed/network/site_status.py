@@ -87,9 +87,9 @@ class SiteStatus:
     replies: int
     refused: int
     bytes_out: int
-    models: int
-    models_left: int
-    scored_models_left: int
+    numbers: int
+    share: float
+    share_by_rule: float
     state_bytes: int
     state_bytes_allowed: int
     log_bytes: int
@@ -124,14 +124,14 @@ def site_status(settings: SiteSettings, now: float | None = None) -> SiteStatus:
             f"{settings.ca.name} {'was' if expires < now else 'is'} valid until {day}; ask the operator for the next one"
         )
     ledger, logs = settings.ledger(), [*settings.state.glob("log*.jsonl")]
-    left, scored = ledger.budget_left(settings.disclosure), settings.disclosure.max_scored_models - ledger.scored_models
-    if left <= 0:
-        problems.append("the budget of the table is used up (max_models)")
+    share, by_rule = ledger.share(), settings.disclosure.share_by_rule
+    if settings.enforce and share >= by_rule:
+        problems.append(f"{share:.0%} of the numbers in the table have left: from now on a person approves each run (share_by_rule)")
     return SiteStatus(
         site=settings.name, problems=problems, process=process, connected=connected, started=_time(facts, "started"),
         last_contact=_time(facts, "last_contact"), run=printable(str(facts.get("run", "")), 100),
         replies=_count(facts, "replies"), refused=_count(facts, "refused"), bytes_out=_count(facts, "bytes_out"),
-        models=ledger.models, models_left=left, scored_models_left=scored, state_bytes=_size(settings.state / "runs"),
+        numbers=ledger.numbers, share=share, share_by_rule=by_rule, state_bytes=_size(settings.state / "runs"),
         state_bytes_allowed=settings.budget.max_state_bytes, log_bytes=sum(path.stat().st_size for path in logs),
         oldest_log=min((path.stat().st_mtime for path in logs), default=None), ca_expires=expires, version=compfed.__version__,
     )  # fmt: skip
@@ -197,7 +197,7 @@ def status_text(found: SiteStatus, now: float | None = None) -> str:
             f"Since its start {_ago(now - found.started)}: {found.replies} replies, {found.refused} refused{run}."
         )
     lines.append(
-        f"Budget of the table: {found.models} models evaluated, {found.models_left} left; {found.scored_models_left} scores left."
+        f"{found.numbers:,} numbers left about the table, {found.share:.0%} of those in it; by rule up to {found.share_by_rule:.0%}."
     )
     log = f"{found.log_bytes / 1e6:.1f} MB of logs"
     lines.append(f"Disk: {found.state_bytes / 1e6:.1f} of {found.state_bytes_allowed / 1e6:.0f} MB of state, {log}.")
@@ -220,8 +220,8 @@ METRICS = {
     "replies_total": ("counter", "replies since the start"),
     "refusals_total": ("counter", "messages refused since the start"),
     "reply_bytes_total": ("counter", "bytes of the replies since the start"),
-    "models_evaluated_total": ("counter", "models evaluated on the table, over all runs"),
-    "models_left": ("gauge", "models that the budget of the table has left"),
+    "numbers_released_total": ("counter", "numbers that left about the table, over all runs"),
+    "share_released": ("gauge", "the share of the table's numbers that they are"),
     "state_bytes": ("gauge", "disk space of the state of runs"),
     "log_bytes": ("gauge", "disk space of the logs"),
     "ca_expiry_timestamp_seconds": ("gauge", "when the certificate of the operator's authority ends"),
@@ -234,7 +234,7 @@ def prometheus_text(found: SiteStatus) -> str:
         "up": int(found.process is not None), "connected": int(found.connected), "healthy": int(found.healthy),
         "last_contact_timestamp_seconds": found.last_contact, "start_timestamp_seconds": found.started,
         "replies_total": found.replies, "refusals_total": found.refused, "reply_bytes_total": found.bytes_out,
-        "models_evaluated_total": found.models, "models_left": found.models_left, "state_bytes": found.state_bytes,
+        "numbers_released_total": found.numbers, "share_released": found.share, "state_bytes": found.state_bytes,
         "log_bytes": found.log_bytes, "ca_expiry_timestamp_seconds": found.ca_expires,
     }  # fmt: skip
     escaped = found.site.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -337,7 +337,16 @@ def traffic(result: Record) -> tuple[str, list[str]] | None:
     scored = scoring(result)
     if result.get("place") == NETWORK:
         sent = f"{messages}; each site sent {size(cost['bytes_up'])} on average."
-        return "What left the sites?", [sent, *scored, f"What left a site are sums over its rows: {sums}."]
+        said = result.get("provenance") or {}
+        counted = [f"Released: {said['released']}."] if said.get("released") else []
+        planned = [said[key] for key in ("left_out", "plan") if said.get(key)]
+        return "What left the sites?", [
+            sent,
+            *counted,
+            *planned,
+            *scored,
+            f"What left a site are sums over its rows: {sums}.",
+        ]
     said = [REHEARSAL] if result.get("place") == ONE_PROCESS else []
     sent = f"A network would have carried {messages}, and {carried(result, cost)} from each of them on average."
     return "What would leave the sites?", [*said, sent, *scored, f"What leaves a site are sums over its rows: {sums}."]

@@ -151,6 +151,7 @@ class FitOptions:
     gammas: tuple[float, ...] = (1.0,)  # shares of the penalised fit beside a refit on its support; 1 needs no refit
     site_effects: bool = False  # an intercept of its own for every site, which stays there
     cv_tol: float = 0.0  # of fits without the rows of a fold, where it is larger than that of the search
+    frugal: bool = False  # whether a path that only chooses alpha is to release few numbers (`plan`)
 
     @property
     def weighting(self) -> Literal["rows", "sites"]:

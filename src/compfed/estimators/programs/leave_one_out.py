@@ -49,8 +49,10 @@ from compfed.losses import MultiSquared, Squared
 from compfed.losses.base import upper_triangle
 from compfed.losses.offset import unwrapped
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
+from compfed.solvers.auto import solve
 from compfed.solvers.base import FederatedSolution
 
+FRUGAL_TOL = 1e-4  # of the models of a path that only choose alpha, where few numbers are to leave
 DRIFTS = 2.0  # times their loss in the fit: where rows left out lose more, the approximation is off by 5 to 20 %, or far more
 FOLDS = 5  # that choose in its place
 NUMBERS = 2**21  # of the second derivatives in one message: 16 MB, or twice that where sums are exact
@@ -66,6 +68,9 @@ def choose_by_leave_one_out(
     _check_options(grid.name, options)
     prepared = yield from fit.describe_and_prepare(federation, options)
     _check_problem(grid.name, prepared)
+    if options.frugal:  # the models only choose alpha
+        search = replace(options.search, tol=max(options.search.tol, FRUGAL_TOL))
+        prepared = replace(prepared, options=replace(prepared.options, search=search))
     alphas, models, refused = (yield from grid.values(federation, prepared)), list[FederatedSolution](), ""
     left, more, progress = LeftOut.none(), alphas, options.search.progress
     reason = ""
@@ -91,23 +96,35 @@ def choose_by_leave_one_out(
         more = alphas[-1] * grid.ratio ** np.arange(1, (grid.n_alphas + 1) // 2 + 1)
         alphas, progress = np.concatenate([alphas, more]), None
     reason = reason or left.doubt(alphas, prepared.spec)
-    folds = _folds(federation)
+    folds = 0 if options.frugal else _folds(federation)
+    few = "Too few numbers may leave for folds" if options.frugal else "There are too few rows for folds"
     note = "" if not reason else f"{grid.name}(cv='loo'): {reason}."
     if reason and folds >= 2:
         selection = yield from cross_validate(federation, options, grid, folds, seed, rule, 0)
         return replace(selection, note=f"{note} {folds} folds chose alpha in its place; cv={folds} does so at once.")
     if not np.isfinite(left.mean).any():
-        raise InputError(f"{note} There are too few rows for folds, which would stand in for it. Give an alpha.")
+        raise InputError(f"{note} {few}, which would stand in for it. Give an alpha.")
     best, within = left.choice()
     chosen = best if rule == "best" else within
+    if options.frugal:
+        prepared = replace(prepared, options=replace(prepared.options, search=options.search))
+        models[chosen] = yield from _to_the_end(federation, prepared, float(alphas[chosen]), models[chosen])
     fitted = yield from fit.certify(prepared, float(alphas[chosen]), fit.Relaxed(models[chosen]))
     edge = edge_of_grid(grid, alphas, left.mean, best, models[0], refused)
     losses, every = left.mean[:, None, None], [fit.Relaxed(model) for model in models]
     path = ModelPath(prepared, None, models, [None] * len(models), np.full((len(models), 1), np.nan))
-    note = f"{note} There are too few rows for folds, which would choose in its place." if note else ""
+    note = f"{note} {few}, which would choose in its place." if note else ""
     return Selection(
         alphas, options.gammas, losses, chosen, 0, best, within, [path], [every], [], fitted, edge, left.error[:, None], note
     )  # fmt: skip
+
+
+def _to_the_end(
+    federation: Federation, prepared: PreparedProblem, alpha: float, model: FederatedSolution
+) -> Program[FederatedSolution]:
+    """The minimiser to the tolerance that was asked for, from a model of a path that was not."""
+    start = replace(prepared.null, x=model.x, at=model.at, kept=model.kept)
+    return (yield from solve(federation, prepared.at(alpha), replace(prepared.options.search, progress=None), start))
 
 
 def _falls(left: LeftOut, alphas: np.ndarray) -> bool:
@@ -217,7 +234,9 @@ def _leave_out(
 ) -> Program[LeftOut]:
     """Two messages: the second derivatives that are not known yet, and the losses of rows left out."""
     spec, summary = prepared.spec, prepared.summary
-    known = yield from _evaluated(spec, models, [None if one is None else one.coords for one in free])
+    known = yield from _evaluated(
+        spec, models, [None if one is None else one.coords for one in free], prepared.options.frugal
+    )
     equal = prepared.options.equal_sites
     units = float((summary.totals > 0).sum() if equal else summary.totals.sum())  # of sums over rows
     steps: dict[bytes, list[tuple[int, np.ndarray, np.ndarray]]] = {}
@@ -253,7 +272,7 @@ def _request(spec: FederatedProblem, query: Evaluate | LeaveOneOut) -> Request:
 
 
 def _evaluated(
-    spec: FederatedProblem, models: Sequence[FederatedSolution], free: Sequence[np.ndarray | None]
+    spec: FederatedProblem, models: Sequence[FederatedSolution], free: Sequence[np.ndarray | None], frugal: bool = False
 ) -> Program[list[tuple[float, np.ndarray | None]]]:
     """f at every model without the ridge, and its Hessian on these coordinates with it; no message where the path has them.
 
@@ -267,6 +286,9 @@ def _evaluated(
         has = next((k for k in wanted if _part(at[k], every) is not None), len(models) - 1)
         wanted = {has: every} if wanted else {}
     hessians = {k: H for k, W in wanted.items() if (H := _part(at[k], W)) is not None}
+    if frugal:  # the matrix of the search, which is corrected along its steps, in place of one more from the sites
+        near = {k: _part(_with_matrix(models[k]), W) for k, W in wanted.items() if k not in hessians}
+        hessians |= {k: H for k, H in near.items() if H is not None}
     values = {k: one.value for k, one in enumerate(at) if one is not None}
     asked: dict[bytes, tuple[np.ndarray | None, list[int]]] = {}
     for k in range(len(models)):
@@ -290,6 +312,12 @@ def _evaluated(
         H = None if W is None else _cut(hessians[source], wanted[source], W)
         found.append((values[k] - 0.5 * ridge * float(model.x @ model.x), H))
     return found
+
+
+def _with_matrix(model: FederatedSolution) -> Evaluated | None:
+    """The evaluation of a model, with the matrix that its search ended with for its Hessian."""
+    kept = model.kept or {}
+    return model.at._replace(W=kept["W"], H=kept["H"]) if model.at is not None and "H" in kept else None
 
 
 def _part(at: Evaluated | None, W: np.ndarray) -> np.ndarray | None:

@@ -242,7 +242,7 @@ class _Grid:
         one, other, prepared = self.searches[p, left], self.searches[p, right], self.problems[p]
         spec, share = prepared.at(float(self.alphas[k])), (k - left) / max(right - left, 1)
         if self.guesses and one.metric is not None and other.metric is not None:
-            ask = p == 0 and not spec.loss_is_quadratic
+            ask = p == 0 and not spec.loss_is_quadratic and not prepared.options.frugal
             made = make_search(
                 spec, self._options(p), prepared.null, guess_between(spec, one.state, other.state, share, ask)
             )

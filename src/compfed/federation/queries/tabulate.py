@@ -71,6 +71,10 @@ class Tabulate(Query):
     def rows(self) -> RowSubset | None:
         return None
 
+    @property
+    def told_of(self) -> tuple[tuple[RowSubset | None, ...], int]:
+        return (None,), len(self.numeric) + len(self.categorical)
+
     def check(self, checks: QueryChecks) -> None:
         """Columns by name, each once; a few thresholds, or levels, of each."""
         known = checks.site.table.columns

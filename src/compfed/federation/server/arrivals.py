@@ -65,6 +65,16 @@ def _enrolment(e: object) -> None:
         _integer(name, getattr(e, name), 1, MAX_ROWS)
     if type(e.max_hessian_share) is not float or not e.max_hessian_share >= 0:
         raise InputError(f"max_hessian_share is {_shown(e.max_hessian_share)}; expected a number >= 0")
+    held = e.withholds
+    if not isinstance(held, np.ndarray) or held.dtype.name != "int32" or held.ndim != 1 or held.size > e.width:
+        raise InputError("withholds is not a list of columns")
+    if held.size and not ((held[1:] > held[:-1]).all() and held[0] >= 0 and held[-1] < e.width):
+        raise InputError("withholds does not name columns, each once")
+    if e.not_kept != ():
+        raise InputError("not_kept is decided by the run")
+    for name in ("share_used", "share_by_rule", "max_share"):
+        if type(value := getattr(e, name)) is not float or not value >= 0:
+            raise InputError(f"{name} is {_shown(value)}; expected a number >= 0")
     outcomes = e.label_shape[0] if e.label_shape else 1
     sizes = (0, e.width, e.width + outcomes)  # without a policy, with words as labels, with numbers
     if not isinstance(e.varies, np.ndarray) or e.varies.size not in sizes:

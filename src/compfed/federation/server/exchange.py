@@ -54,6 +54,7 @@ class MessageExchange:
     carry: Carry
     masked: bool = False
     sent: set[str] = field(default_factory=set)  # hashes of the records that the sites have received
+    numbers: float = 0.0  # that an average site released
 
     def __post_init__(self) -> None:
         self._lifts: dict[type, int] = {}
@@ -82,6 +83,7 @@ class MessageExchange:
                     found[k][j] = merged(requests[k].queries[j], found[k][j], next(rest))
                 left[k] = [j for j in left[k] if _is_outside(requests[k].queries[j], found[k][j])]
             self._raise_lifts({type(requests[k].queries[j]) for k, places in enumerate(left) for j in places})
+        self.numbers += cost.numbers
         return [Summed(sums, one) for sums, one in zip(found, costs, strict=True)], cost
 
     def _raise_lifts(self, kinds: set[type]) -> None:
@@ -140,10 +142,11 @@ class MessageExchange:
         share, cost = len(self._sites(request)) / self.agreement.n, Communication()
         for j, weighted in enumerate(queries):
             down = payload(weighted.query, self.sent) * share
-            up = self.adder.bytes_of(weighted.layout(self.agreement)) * share
+            layout = weighted.layout(self.agreement)
+            up = self.adder.bytes_of(layout) * share
             models = request.models if request.counts and j == 0 else 0
             kinds = {type(weighted.query).__name__: (request.models, down, up)}
-            cost = cost.beside(Communication(0, down, up, models, kinds))
+            cost = cost.beside(Communication(0, down, up, models, kinds, layout.words * share))
         return cost
 
 

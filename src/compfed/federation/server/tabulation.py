@@ -20,6 +20,7 @@ from compfed.schema import CategoricalColumn, level_text, sorted_levels
 
 REFINEMENTS = 4  # messages with thresholds
 THRESHOLDS = 96  # of a column in one message
+FEW_REFINEMENTS, FEW_THRESHOLDS = 2, 12  # the same where sites count what leaves
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,11 @@ def levels_of(enrolment: Enrolment, name: str) -> tuple[str, ...] | None:
 # --- the program ---
 
 
-def summarise(layout: TableLayout, quantiles: Sequence[float]) -> Program[TableSummary]:
-    """The summary of all columns: one message, and `REFINEMENTS` more for the quantiles."""
+def summarise(layout: TableLayout, quantiles: Sequence[float], few: bool = False) -> Program[TableSummary]:
+    """The summary of all columns: one message, and `REFINEMENTS` more for the quantiles; with `few` thresholds, two."""
     ((found,),) = yield [Request((layout.query(),))]
     summaries = first_summaries(layout, found)
-    intervals = yield from _quantile_intervals(layout, summaries, quantiles)
+    intervals = yield from _quantile_intervals(layout, summaries, quantiles, few)
     for name, found_here in intervals.items():
         summaries[name] = replace(summaries[name], quantiles=found_here)
     return TableSummary(found.rows, {name: summaries[name] for name in layout.order})
@@ -194,7 +195,7 @@ class _Quantile:
 
 
 def _quantile_intervals(
-    layout: TableLayout, summaries: Mapping[str, ColumnSummary], quantiles: Sequence[float]
+    layout: TableLayout, summaries: Mapping[str, ColumnSummary], quantiles: Sequence[float], few: bool
 ) -> Program[dict[str, dict[float, Interval]]]:
     """Intervals of the quantiles of every column; NaN where a site withholds the moments."""
     wanted, brackets = dict[tuple[str, float], _Quantile](), dict[str, dict[int, Interval]]()
@@ -206,9 +207,9 @@ def _quantile_intervals(
             wanted |= {(name, q): quantile for q, quantile in found.items()}
             ranks = {rank for quantile in found.values() for rank in (quantile.first, quantile.last)}
             brackets[name] = {rank: _order_bounds(column, rank) for rank in sorted(ranks)}
-    for _ in range(REFINEMENTS if brackets else 0):
+    for _ in range((FEW_REFINEMENTS if few else REFINEMENTS) if brackets else 0):
         before = brackets
-        brackets = yield from _refined(layout, brackets)
+        brackets = yield from _refined(layout, brackets, FEW_THRESHOLDS if few else THRESHOLDS)
         widths = [(np.ptp(before[name][k]), np.ptp(b)) for name, each in brackets.items() for k, b in each.items()]
         if all(old < 1.5 * new or old == 0 for old, new in widths):
             break
@@ -242,14 +243,18 @@ def _order_bounds(column: NumericSummary, rank: int) -> Interval:
 
 
 def _refined(
-    layout: TableLayout, brackets: Mapping[str, Mapping[int, Interval]]
+    layout: TableLayout, brackets: Mapping[str, Mapping[int, Interval]], count: int
 ) -> Program[dict[str, dict[int, Interval]]]:
     """One message with thresholds in every interval; the part of each that the counts leave."""
     thresholds = dict[str, np.ndarray]()
     for name, each in brackets.items():
         different = set(each.values())
-        per = max(THRESHOLDS // len(different), 2)
-        thresholds[name] = np.unique(np.concatenate([np.linspace(*bracket, per) for bracket in different]))
+        per = max(count // len(different), 2)
+        # the ends are known
+        inside = [np.linspace(*bracket, per + 2)[1:-1] for bracket in different]
+        thresholds[name] = np.unique(
+            np.concatenate([np.linspace(*bracket, per) for bracket in different] if count > 12 else inside)
+        )
     ((found,),) = yield [Request((layout.query(thresholds, levels=False),))]
     at, closer = 0, dict[str, dict[int, Interval]]()
     for name in layout.numeric:

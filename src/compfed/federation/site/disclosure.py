@@ -87,8 +87,9 @@ MOST_CONSTANT = (
 MOST_TERM = 2.0**30  # of a coefficient times the largest value of its column: beyond, predictions are rounded coarsely
 MOST_SCALE = 2.0**10  # between a scale, or how far a centre is from the values here, and the spread of a column here
 POLICY_EDGES = 100  # thresholds of a score under a policy
-PRODUCTS_SCORES = 5  # scores that the products of a robust covariance are charged as
-DOMINANT = 0.5  # the largest share of one row in the variance of a column
+DOMINANT = (
+    0.83  # the largest share of one row in the variance of a column: the p % rule of statistical offices with p = 10
+)
 
 
 @dataclass(frozen=True)
@@ -108,22 +109,21 @@ class DisclosurePolicy:
     min_level_rows : int, default=3
         Classes, and the rows that differ from the most common value of a column, are at least this many, at the site and
         (classes) in every bucket, or none. Also, no row has over half of the variance of a column. 1 for no such rule.
-    max_hessian_share : float, default=0.33
-        The columns with second derivatives, counted over all runs of the table, are at most this share of the rows; 0 for no
-        Hessian at all. Hessians are rounded to six digits: enough for steps, and certificates rest on gradients. Those of
-        losses whose second derivative jumps (`Huber`, `SquaredHinge`, `SmoothedQuantile`) are refused, as two of them may
-        differ by one row. ``inf`` for none of these rules.
+    max_hessian_share : float, default=inf
+        The columns of one Hessian are at most this share of the rows; 0 for no Hessian at all. All are counted (`share_by_rule`),
+        and rounded to six digits: enough for steps, and certificates rest on gradients. Those of losses whose second derivative
+        jumps (`Huber`, `SquaredHinge`, `SmoothedQuantile`) are refused, as two of them may differ by one row.
     allow_minibatches : bool, default=False
         Whether a run may draw mini-batches. The site then draws them with its own secret.
     queries : names, default=()
         Names of queries that are always refused, such as "HeldOut".
-    max_models : int, default=100_000
-        Models evaluated over the life of the table.
+    share_by_rule : float, default=0.5
+        How many numbers a run may release without a person, as a share of the numbers in the table (rows x columns), together with
+        all that left before. Checked by the service of a site, which has a ledger (`federation.numbers`).
+    max_share : float, default=10
+        The same with the approval of a person at the site.
     accepts : names, default=()
         "module:class" of losses that are not compfed's and may be evaluated here.
-    max_scored_models : int, default=50
-        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten, and robust standard errors
-        (`summary(se="HC0")`) five.
 
     Examples
     --------
@@ -137,18 +137,24 @@ class DisclosurePolicy:
 
     min_rows: int = 10
     min_level_rows: int = 3
-    max_hessian_share: float = 0.33
+    max_hessian_share: float = np.inf
     allow_minibatches: bool = False
     queries: Collection[str] = ()
-    max_models: int = 100_000
+    share_by_rule: float = 0.5
+    max_share: float = 10.0
     accepts: Collection[str] = ()
-    max_scored_models: int = 50
 
     def __post_init__(self) -> None:
-        for name in ("min_rows", "min_level_rows", "max_models", "max_scored_models"):
+        for name in ("min_rows", "min_level_rows"):
             check_int(getattr(self, name), f"DisclosurePolicy: {name}", 1)
-        if self.max_hessian_share != np.inf:
-            check_nonnegative(self.max_hessian_share, "DisclosurePolicy: max_hessian_share")
+        for name in ("max_hessian_share", "share_by_rule", "max_share"):
+            if getattr(self, name) != np.inf:
+                check_nonnegative(getattr(self, name), f"DisclosurePolicy: {name}")
+        if self.share_by_rule > self.max_share:
+            raise InputError(
+                f"DisclosurePolicy: share_by_rule={self.share_by_rule:g} is beyond max_share={self.max_share:g}; a person may approve "
+                "what a rule may."
+            )
         check_bool(self.allow_minibatches, "DisclosurePolicy: allow_minibatches")
         for name in ("queries", "accepts"):
             given = getattr(self, name)
@@ -167,107 +173,68 @@ class DisclosurePolicy:
 
 
 class _Broken(Exception):
-    """A query breaks a rule of the policy; the text is the reason. What it asked for may be charged all the same."""
-
-    def __init__(self, reason: str, charge: Charge | None = None):
-        super().__init__(reason)
-        self.charge = charge or Charge()
+    """A query breaks a rule of the policy; the text is the reason."""
 
 
-class Charge(NamedTuple):
-    """What the answer to a query, or to all queries so far, is charged to a table."""
-
-    models: int = 0  # evaluated
-    scored_models: int = 0  # likewise, by `Score`
-    hessian_columns: frozenset[int] = frozenset()  # with second derivatives
-
-    def plus(self, other: Charge) -> Charge:
-        columns = self.hessian_columns | other.hessian_columns
-        return Charge(self.models + other.models, self.scored_models + other.scored_models, columns)
-
-
-NOTHING = Charge()
-
-
-class Verdict(NamedTuple):
-    """Whether a query is answered, and what is charged, also where it is refused."""
-
-    reason: str | None
-    charge: Charge
-
-
-def verdict(policy: DisclosurePolicy, query: Query, guard: Guard) -> Verdict:
-    """Why a site with a policy refuses this query, None if it does not; and what it is charged.
+def reason_of(policy: DisclosurePolicy, query: Query, guard: Guard) -> str | None:
+    """Why a site with a policy refuses this query; None if it does not.
 
     What the query says by itself comes first, and the values of rows last.
     """
-    if query.is_encoded:
-        for problem in guard.table_problems:
-            return Verdict(problem, NOTHING)
+    if query.is_encoded and guard.problems:
+        return guard.problems[0]
     try:
-        return Verdict(None, RULES[type(query)](policy, query, guard))
+        RULES[type(query)](policy, query, guard)
     except _Broken as broken:
-        return Verdict(str(broken), broken.charge)
+        return str(broken)
+    return None
 
 
-def _describe_rule(policy: DisclosurePolicy, query: Describe | Moments, guard: Guard) -> Charge:
+def _describe_rule(policy: DisclosurePolicy, query: Describe | Moments, guard: Guard) -> None:
     _check_subset(query.subset, guard)
-    return NOTHING
 
 
-def _lipschitz_rule(policy: DisclosurePolicy, query: Lipschitz, guard: Guard) -> Charge:
+def _lipschitz_rule(policy: DisclosurePolicy, query: Lipschitz, guard: Guard) -> None:
     _admitted(policy, query.objective, guard)
     at = None if query.objective.loss.curvature is not None or query.x is None else query.x[None]
-    return _check_models(policy, query.objective, at, guard, NOTHING)
+    _check_models(policy, query.objective, at, guard)
 
 
-def _evaluate_rule(policy: DisclosurePolicy, query: Evaluate, guard: Guard) -> Charge:
+def _evaluate_rule(policy: DisclosurePolicy, query: Evaluate, guard: Guard) -> None:
     _check_dual(query, _admitted(policy, query.objective, guard).loss)
-    columns = _check_hessian(policy, query, guard)
-    charge = _check_models(policy, query.objective, query.x, guard, NOTHING)
-    return charge._replace(hessian_columns=columns)
+    _check_hessian(policy, query, guard)
+    _check_models(policy, query.objective, query.x, guard)
 
 
-def _held_out_rule(policy: DisclosurePolicy, query: HeldOut, guard: Guard) -> Charge:
+def _held_out_rule(policy: DisclosurePolicy, query: HeldOut, guard: Guard) -> None:
     _admitted(policy, query.objective, guard)
     _check_subset(query.subset, guard)
-    return _check_models(policy, query.objective, query.x, guard, NOTHING)
+    _check_models(policy, query.objective, query.x, guard)
 
 
-def _left_out_rule(policy: DisclosurePolicy, query: LeaveOneOut, guard: Guard) -> Charge:
+def _left_out_rule(policy: DisclosurePolicy, query: LeaveOneOut, guard: Guard) -> None:
     """As a Hessian on the same columns. That the Hessian has the rows of the site in it is checked in `site.leave_one_out`."""
-    columns = _check_hessian(policy, query, guard)
-    charge = _check_models(policy, query.objective, query.x, guard, NOTHING)
-    return charge._replace(hessian_columns=columns)
+    _check_hessian(policy, query, guard)
+    _check_models(policy, query.objective, query.x, guard)
 
 
-def _inference_rule(policy: DisclosurePolicy, query: Inference, guard: Guard) -> Charge:
+def _inference_rule(policy: DisclosurePolicy, query: Inference, guard: Guard) -> None:
     """As a Hessian on the same columns, with the squared residuals in place of second derivatives: they rest on enough rows, too.
 
-    Without a rule of their own they would be those of a few rows with large residuals. The products of many models span the
-    matrices a a^T of single rows, as many Hessians do, so that they are charged as scores are.
+    Without a rule of their own they would be those of a few rows with large residuals.
     """
     known = _admitted(policy, query.objective, guard)
-    columns = _check_hessian(policy, query, guard) if query.coords.size else frozenset[int]()
-    if query.coords.size and isinstance(known.loss, CLASS_WEIGHTED):
-        raise _Broken("robust covariances with class weights would show each class alone; leave out class_weight")
+    if query.coords.size:
+        _check_hessian(policy, query, guard)
+        if isinstance(known.loss, CLASS_WEIGHTED):
+            raise _Broken("robust covariances with class weights would show each class alone; leave out class_weight")
     if query.clustered and (guard.agreement is None or len(guard.agreement.names) < CLUSTERS):
         raise _Broken(
             f"a covariance clustered by site needs at least {CLUSTERS} sites: of fewer, gradients of single sites follow from it"
         )
-    scored = PRODUCTS_SCORES if query.coords.size else 0
-    charge = Charge(scored_models=scored)
-    if scored and guard.charged.scored_models + scored > policy.max_scored_models:
-        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
-    charge = _check_models(policy, query.objective, query.x[None], guard, charge)
-    least = float(policy.min_rows)
-    if columns and policy.max_hessian_share < np.inf:
-        least = max(least, len(columns) / policy.max_hessian_share)
-    if not _effective(_squared_residuals(query, guard), least):
-        raise _Broken(
-            "the squared residuals of a few rows are most of their sum; use standard errors of the model", charge
-        )
-    return charge._replace(hessian_columns=columns)
+    _check_models(policy, query.objective, query.x[None], guard)
+    if not _effective(_squared_residuals(query, guard), float(policy.min_rows)):
+        raise _Broken("the squared residuals of a few rows are most of their sum; use standard errors of the model")
 
 
 def _squared_residuals(query: Inference, guard: Guard) -> np.ndarray:
@@ -280,76 +247,60 @@ def _squared_residuals(query: Inference, guard: Guard) -> np.ndarray:
     return np.where(weights > 0, weights ** (2 if query.squared_weights else 1) * (r**2).sum(axis=1), 0.0)
 
 
-def _score_rule(policy: DisclosurePolicy, query: Score, guard: Guard) -> Charge:
-    """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
+def _score_rule(policy: DisclosurePolicy, query: Score, guard: Guard) -> None:
+    """A score tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
     _admitted(policy, query.objective, guard)
     _check_subset(query.subset, guard)
-    scored = 0
-    if query.edges.shape[1] > 0 or not len(query.lines):
-        # a model of several classes has a score for each: no more of them for one than there are classes here
-        mine = len(np.unique(guard.rows.labels[guard.rows.used])) if len(query.edges) > 1 else 1
-        scored = -(-max(len(query.edges), 1) // mine)
-    charge = Charge(models=len(query.lines), scored_models=scored)
-    if guard.charged.scored_models + scored > policy.max_scored_models:
-        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
     if query.edges.shape[1] > POLICY_EDGES:
-        raise _Broken(f"a score has at most {POLICY_EDGES} thresholds here", charge)
-    return _check_models(policy, query.objective, query.x[None], guard, charge)
+        raise _Broken(f"a score has at most {POLICY_EDGES} thresholds here")
+    _check_models(policy, query.objective, query.x[None], guard)
 
 
-def _update_rule(policy: DisclosurePolicy, query: LocalUpdate, guard: Guard) -> Charge:
+def _update_rule(policy: DisclosurePolicy, query: LocalUpdate, guard: Guard) -> None:
+    """Later models are guarded inside the local steps."""
     _check_run(policy, query.run_spec, guard)
     if query.r == query.exchange == 0:
-        return _check_models(policy, query.run_spec.objective, query.run_spec.x0[None], guard, NOTHING)
-    return Charge(models=1)  # later models are guarded inside the local steps
+        _check_models(policy, query.run_spec.objective, query.run_spec.x0[None], guard)
 
 
-def _finish_rule(policy: DisclosurePolicy, query: FinishRound, guard: Guard) -> Charge:
+def _finish_rule(policy: DisclosurePolicy, query: FinishRound, guard: Guard) -> None:
     _check_run(policy, query.run_spec, guard)
-    return NOTHING
 
 
-def _tabulate_rule(policy: DisclosurePolicy, query: Tabulate, guard: Guard) -> Charge:
-    return NOTHING  # counts are rounded, and columns withheld, one by one (`tabulation`)
+def _tabulate_rule(policy: DisclosurePolicy, query: Tabulate, guard: Guard) -> None:
+    """Counts are rounded, and columns withheld, one by one (`tabulation`)."""
 
 
-def _at_risk_rule(policy: DisclosurePolicy, query: AtRisk, guard: Guard) -> Charge:
-    """Count them as scores: each tells where blocks of rows are along one direction. A block has enough rows at every model."""
+def _at_risk_rule(policy: DisclosurePolicy, query: AtRisk, guard: Guard) -> None:
+    """Each tells where blocks of rows are along one direction. A block has enough rows at every model."""
     if query.second:
         raise _Broken("matrices at every time rest on the rows of a few events; a fit stratified by site needs none")
     _admitted(policy, query.objective, guard)
-    charge = Charge(models=1, scored_models=1)
-    if guard.charged.scored_models + 1 > policy.max_scored_models:
-        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
-    charge = _check_models(policy, query.objective, query.x[None], guard, charge._replace(models=0))
+    _check_models(policy, query.objective, query.x[None], guard)
     t = times_at_risk(query, guard.rows, 1)
     groups = np.unique(t.group)
     if (np.array([np.count_nonzero(t.event & (t.group == g)) for g in groups]) < policy.min_rows).any():
-        raise _Broken("it has fewer events than its min_rows, of all rows or of a group; join groups", charge)
+        raise _Broken("it has fewer events than its min_rows, of all rows or of a group; join groups")
     coarse = times_at_risk(query, guard.rows, policy.min_rows)
     block = np.unique(coarse.time, return_inverse=True)[1] * len(groups) + np.searchsorted(groups, coarse.group)
     r = coarse.weight * np.exp(coarse.risk - coarse.risk.max())
     total, squares = np.bincount(block, r), np.bincount(block, r * r)
     there = np.unique(block)
     if not (total**2 >= (1 - 1e-6) * min(policy.min_level_rows, policy.min_rows) * squares)[there].all():
-        raise _Broken(TOO_FEW, charge)
-    return charge
+        raise _Broken(TOO_FEW)
 
 
-def _concordance_rule(policy: DisclosurePolicy, query: Concordance, guard: Guard) -> Charge:
-    """Counts in threes are for totals over sites. Each step that has thresholds counts as a score of each model."""
+def _concordance_rule(policy: DisclosurePolicy, query: Concordance, guard: Guard) -> None:
+    """Counts in threes are for totals over sites."""
     if not guard.secure_sum:
         raise _Broken("it counts scores in threes only where sums are masked")
     _admitted(policy, query.objective, guard)
     for subset in query.subsets_of_x:
         _check_subset(subset, guard)
-    charge = Charge(scored_models=len(query.x) if query.edges.size and not query.counts.size else 0)
-    if guard.charged.scored_models + charge.scored_models > policy.max_scored_models:
-        raise _Broken("the models scored on this table have reached its max_scored_models", charge)
-    return _check_models(policy, query.objective, query.x, guard, charge)
+    _check_models(policy, query.objective, query.x, guard)
 
 
-RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], Charge]] = {
+RULES: dict[type[Query], Callable[[DisclosurePolicy, Any, Guard], None]] = {
     Concordance: _concordance_rule,
     Describe: _describe_rule,
     Moments: _describe_rule,
@@ -520,31 +471,26 @@ def _check_dual(query: Evaluate, loss: Loss) -> None:
         raise _Broken("the dual point is one at which the conjugate of a row may be infinite")
 
 
-def _check_hessian(policy: DisclosurePolicy, query: Evaluate | Inference | LeaveOneOut, guard: Guard) -> frozenset[int]:
-    """The columns of the table whose second derivatives are asked for."""
+def _check_hessian(policy: DisclosurePolicy, query: Evaluate | Inference | LeaveOneOut, guard: Guard) -> None:
+    """Second derivatives on few columns beside the rows, and of smooth losses. Over many queries they are counted (`numbers`)."""
     if query.coords is None:
-        return frozenset()
+        return
     known = _admitted(policy, query.objective, guard)
-    loss = known.loss
-    if getattr(loss, "jumps", False) and policy.max_hessian_share != np.inf:
+    if getattr(known.loss, "jumps", False) and policy.min_rows > 1:
         raise _Broken(
-            f"the second derivatives of {type(loss).__name__} jump, so that two Hessians may differ by one row; use ProximalBFGS or a "
-            "first-order method"
+            f"the second derivatives of {type(known.loss).__name__} jump, so that two Hessians may differ by one row; use "
+            "ProximalBFGS or a first-order method"
         )
     scaling, outputs = query.objective.scaling, getattr(query.objective.loss, "outputs", 1)
     features = np.unique(np.asarray(query.coords) // outputs)
     if scaling is not None and scaling.intercept:
         features = features[features < scaling.centre.size]
-    used = features if query.objective.columns is None else query.objective.columns[features]
-    columns = frozenset(int(j) for j in used)
-    union = len(guard.charged.hessian_columns | columns)
     rows = int(np.count_nonzero(known.rule.q))
-    if union > policy.max_hessian_share * rows or policy.max_hessian_share == 0:
+    if features.size > policy.max_hessian_share * rows or policy.max_hessian_share == 0:
         raise _Broken(
-            f"{max(union, 1)} coordinates are more than {policy.max_hessian_share:g} of the number of its rows; a Hessian on "
+            f"{max(features.size, 1)} coordinates are more than {policy.max_hessian_share:g} of the number of its rows; a Hessian on "
             "so many says too much about single rows"
         )
-    return columns
 
 
 def _check_run(policy: DisclosurePolicy, run: RunSpec, guard: Guard) -> None:
@@ -571,27 +517,18 @@ TOO_FEW = (
 DIVERGED = "a local model rests on fewer rows than its min_rows, or the local steps diverged"
 
 
-def _check_models(
-    policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndarray | None, guard: Guard, charge: Charge
-) -> Charge:
-    """The charge with these models; refuses those that rest on too few rows."""
+def _check_models(policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndarray | None, guard: Guard) -> None:
+    """Refuse models that rest on too few rows."""
     if x is None:
-        return charge
-    charge = charge._replace(models=charge.models + len(x))
-    if guard.charged.models + charge.models > policy.max_models:
-        raise _Broken("the models evaluated on this table have reached its max_models", charge)
+        return
     known, data = _admitted(policy, objective, guard), guard.rows.dataset(objective)
-    try:
-        _check_coefficients(objective, x, guard)
-    except _Broken as broken:
-        raise _Broken(str(broken), charge) from None
+    _check_coefficients(objective, x, guard)
     if objective.columns is not None and objective.columns.size == 0:
-        return charge  # an intercept alone says nothing about features; of labels, see `rounded_intercepts`
+        return  # an intercept alone says nothing about features; of labels, see `rounded_intercepts`
     for model in x[:1] if known.is_quadratic else x:
         loss, y = profiled(objective, data, model) if objective.profile else (objective.loss, data.y)
         if not known.rule.holds(loss, model.astype(data.A.dtype), data.A, y):
-            raise _Broken(TOO_FEW, charge)
-    return charge
+            raise _Broken(TOO_FEW)
 
 
 def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndarray) -> np.ndarray:
@@ -606,7 +543,7 @@ def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndar
 
 def rounded(policy: DisclosurePolicy | None, packed: np.ndarray) -> np.ndarray:
     """The upper triangle of a sum of squares, rounded to `HESSIAN_BITS` bits of sqrt(H_ii H_jj) under a policy with that rule."""
-    if policy is None or policy.max_hessian_share == np.inf:
+    if policy is None or policy.min_rows == 1:
         return packed
     w = (int(np.sqrt(8 * packed.size + 1)) - 1) // 2
     size = np.sqrt(np.abs(np.diag(symmetric_matrix(packed, w))))
@@ -813,25 +750,38 @@ def check_table(guard: Guard, policy: DisclosurePolicy) -> list[str]:
     problems = []
     if weights.sum() ** 2 < (policy.min_rows - 1e-6) * (weights**2).sum():
         problems.append("its row weights rest on fewer rows than its min_rows")
-    for column in guard.varying:
-        if column.few and not guard.secure_sum:
-            problems.append(f"{column.name} {FEW}")
-        elif column.dominated and not column.few and policy.min_level_rows > 1:
-            problems.append(
-                f"{column.name} has over half of its variance from one row; drop it, or cut off its extremes"
-            )
+    for column in guard.varying[guard.rows.every_feature.shape[1] :]:  # labels
+        if why := _why_withheld(column, guard.secure_sum, policy):
+            problems.append(why)
     return problems
 
 
-FEW = "has one value in all but a few rows, fewer than its min_level_rows; drop it"
+FEW = "has one value in all but a few rows, fewer than its min_level_rows"
+ONE_ROW = f"has over {DOMINANT:.0%} of its variance from one row"
+
+
+def _why_withheld(column: Varying, masked: bool, policy: DisclosurePolicy) -> str:
+    if column.few and not masked:
+        return f"{column.name} {FEW}; drop it"
+    if column.dominated and not column.few and policy.min_level_rows > 1:
+        return f"{column.name} {ONE_ROW}; drop it, take its logarithm, or cut off its extremes"
+    return ""
+
+
+def withheld_columns(guard: Guard, policy: DisclosurePolicy) -> dict[int, str]:
+    """The columns that a site gives no sums of, and why. A run leaves them out at all sites (`enrolment.left_out`)."""
+    columns = guard.varying[: guard.rows.every_feature.shape[1]]
+    each = {j: _why_withheld(column, guard.secure_sum, policy) for j, column in enumerate(columns)}
+    return {j: why for j, why in each.items() if why}
 
 
 def rare_values(guard: Guard, enrolments: Sequence[Enrolment]) -> list[str]:
     """Reasons to refuse every query where sums are masked: values of few rows that fewer than three sites have."""
     others = [e.varies for i, e in enumerate(enrolments) if i != guard.rows.index]
+    columns = [column for j, column in enumerate(guard.varying) if j not in guard.rows.left_out]
     return [
-        f"{column.name} {FEW}, or ask for it where three sites have such rows"
-        for k, column in enumerate(guard.varying)
+        f"{column.name} {FEW}; drop it, or ask for it where three sites have such rows"
+        for k, column in enumerate(columns)
         if column.few and sum(bool(varies[k]) for varies in others) < CONTRIBUTORS - 1
     ]
 
@@ -867,9 +817,9 @@ class Varying(NamedTuple):
 def varying_columns(rows: Rows, least: int) -> Iterator[Varying]:
     """How every column varies, and the labels that are numbers."""
     used = rows.used
-    weights, A = rows.weights[used], rows.features[used]
-    names = [f"column {name!r}" for name in rows.columns or range(1, rows.width + 1)]
-    blocks = [(names[j : j + 64], A[:, j : j + 64]) for j in range(0, rows.width, 64)]
+    weights, A = rows.weights[used], rows.every_feature[used]
+    names = [f"column {name!r}" for name in rows.every_column or range(1, A.shape[1] + 1)]
+    blocks = [(names[j : j + 64], A[:, j : j + 64]) for j in range(0, A.shape[1], 64)]
     if rows.labels.dtype.kind in "biuf":
         labels = rows.labels[used].reshape(len(weights), -1)
         blocks.append(

@@ -1,4 +1,4 @@
-"""What a site lets through: its limits, its disclosure policy, and what was charged to its table so far."""
+"""What a site lets through: its limits and its disclosure policy. What has left is counted in the ledger (`federation.numbers`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from compfed.federation.queries import QUERIES, Tabulate
 from compfed.federation.query import Query, SiteRefusal
 from compfed.federation.site.disclosure import (
     Admitted,
-    Charge,
     DisclosurePolicy,
     Spreads,
     Varying,
     check_table,
     rare_class,
     rare_values,
+    reason_of,
     varying_columns,
-    verdict,
+    withheld_columns,
 )
 from compfed.federation.site.rows import Rows
 from compfed.federation.spec import ObjectiveSpec
@@ -44,18 +44,16 @@ class Guard:
     def __init__(self, rows: Rows, policy: DisclosurePolicy | None, limits: QueryLimits | None, secure_sum: bool):
         self.rows, self.policy, self.limits, self.secure_sum = rows, policy, limits, secure_sum
         self.agreement: Agreement | None = None  # with the other sites of a run
-        self.charged = Charge()  # over the life of the table
         self.admitted: WeakKeyDictionary[ObjectiveSpec, Admitted] = WeakKeyDictionary()
         self._unlisted: str | None = None  # why it lists no classes, "" if it does, None if that is not known yet
 
     def reason(self, query: Query) -> str | None:
-        """Why the site refuses a query; None if it answers. What the query says about the rows is charged to the table."""
+        """Why the site refuses a query; None if it answers."""
         reason = self._blanket_reason(query)
         if reason is None and self.limits is not None:
             reason = self.limits.reason(query, QueryChecks(self.limits, self))
         if reason is None and self.policy is not None:
-            reason, charge = verdict(self.policy, query, self)
-            self.charged = self.charged.plus(charge)
+            reason = reason_of(self.policy, query, self)
         return reason
 
     def _blanket_reason(self, query: Query) -> str | None:
@@ -78,6 +76,9 @@ class Guard:
         """Take part in a run with these sites; raises `SiteRefusal` where a value of few rows would show in its sums."""
         if self.agreement is agreement:
             return
+        out = agreement.enrolments[self.rows.index].not_kept
+        names = self.rows.every_column or tuple(map(str, range(self.rows.every_feature.shape[1])))
+        self.rows.leave_out(j for j, name in enumerate(names) if name in out)
         # sites whose rows cannot be used together answer `Tabulate` alone, which keeps this rule by itself
         encoded = not agreement.encoded_problem
         checked = self.policy is not None and self.secure_sum and encoded
@@ -102,6 +103,17 @@ class Guard:
     def table_problems(self) -> list[str]:
         """Reasons of the policy to refuse every query, whatever it is; checked once."""
         return [] if self.policy is None else check_table(self, self.policy)
+
+    @functools.cached_property
+    def withheld(self) -> dict[int, str]:
+        """The columns that the site gives no sums of, by position, and why."""
+        return {} if self.policy is None else withheld_columns(self, self.policy)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the site refuses every query of encoded rows: its table, or a column that it withholds and the run does not leave out."""
+        here = [why for j, why in self.withheld.items() if j not in self.rows.left_out]
+        return [*self.table_problems, *here]
 
     def check_classes(self) -> None:
         """Refuse to list labels that are continuous, or of few rows: they would be values of single rows."""

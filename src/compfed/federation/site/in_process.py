@@ -17,7 +17,7 @@ from compfed.data.encoding import numeric_schema
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
 from compfed.federation.adding import Exactly, InDoubles
-from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.enrolment import Agreement, Enrolment, kept_columns
 from compfed.federation.queries import Evaluate, HeldOut
 from compfed.federation.query import Weighted
 from compfed.federation.server.exchange import Carried, MessageExchange
@@ -83,7 +83,7 @@ class InProcess:
     @cached_property
     def messages(self) -> MessageExchange:
         """How messages are exchanged with these sites, and what they cost."""
-        agreement = Agreement(self.names, tuple(site.enrol() for site in self.sites))
+        agreement = Agreement(self.names, kept_columns([site.enrol() for site in self.sites]))
         return MessageExchange(agreement, Exactly() if self.exact else InDoubles(), self._carry)
 
     def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:

@@ -1,4 +1,4 @@
-"""The ledger of a table: every run that a site took part in, what it revealed, and what is left of its budget.
+"""The ledger of a table: every run that a site took part in, and how many numbers about which rows left.
 
 One file per table, by the table's name, kept for ever. Each line is a JSON record with a checksum in front; lines are only
 ever appended. Rows are remembered as hashes with a key of the site: nobody else can confirm a guess of a row.
@@ -25,11 +25,12 @@ from compfed._utils.files import append_line, read_checked, write_checked
 from compfed._utils.plain import JsonObject, Record
 from compfed._utils.text import join_names
 from compfed.errors import InputError
+from compfed.federation.numbers import About, Released, Table, largest_share
 
 if TYPE_CHECKING:
     from compfed.federation.site.disclosure import DisclosurePolicy
 
-HEADER = ("run", "began", "sites", "rows", "queries", "models", "bytes out", "models left")
+HEADER = ("run", "began", "sites", "rows", "queries", "numbers", "bytes out", "share so far")
 CHECKSUM = 16  # digits in front of a line
 
 
@@ -51,9 +52,18 @@ class RunEntry:
     version: str  # of the table: the hash of its row hashes
     policy: Record
     queries: Counter[str] = field(default_factory=Counter)
-    models: int = 0
-    scored: int = 0
+    released: Counter[About] = field(default_factory=Counter)  # numbers, by what they are about
     bytes_out: int = 0
+    table: Table | None = None  # what its numbers are counted against; None before its first sentence
+    sentence: str = ""  # the statement under way, "" without one
+    by: str = ""  # "rule" or "person", who approved it
+    left: int = 0  # numbers that may leave under it
+    answered: dict[int, str] = field(default_factory=dict)  # hashes of the queries, by the number of the message
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that left in this run."""
+        return self.released.total()
 
 
 class Ledger:
@@ -84,26 +94,25 @@ class Ledger:
         self.runs: dict[str, RunEntry] = {}
         self.rosters: dict[str, tuple[str, ...]] = {}  # allowed: by fingerprint
         self.versions: dict[str, int] = {}  # rows of every version of the table
-        self.hessian_columns: set[str] = set()  # with second derivatives, over all runs
-        self.weightings: set[str] = (
-            set()
-        )  # of masked sums, over all runs: "rows" or "sites", and the columns of weights and offsets
+        # of masked sums, over all runs: "rows" or "sites", and the columns of weights and offsets
+        self.weightings: set[str] = set()
         for entry in self._read():
             self._apply(entry)
 
     @property
-    def models(self) -> int:
-        """Models evaluated over the life of the table."""
-        return sum(entry.models for entry in self.runs.values())
+    def numbers(self) -> int:
+        """Numbers released over the life of the table."""
+        return sum(entry.numbers for entry in self.runs.values())
 
-    @property
-    def scored_models(self) -> int:
-        """Scores over the life of the table."""
-        return sum(entry.scored for entry in self.runs.values())
-
-    def budget_left(self, policy: DisclosurePolicy) -> int:
-        """Models that may still be evaluated on this table."""
-        return max(policy.max_models - self.models, 0)
+    def share(self, more: tuple[Table, Released] | None = None, until: str | None = None) -> float:
+        """The largest share of the numbers in a set of rows that left about it, with `more`; or up to the end of a run."""
+        runs = list[tuple[Table, Released]]()
+        for entry in self.runs.values():
+            if entry.table is not None:
+                runs.append((entry.table, entry.released))
+            if entry.run == until:
+                break
+        return largest_share(runs if more is None else [*runs, more])
 
     # --- what happens ---
 
@@ -149,36 +158,47 @@ class Ledger:
         self._append({"kind": "allow", "fingerprint": roster.fingerprint, "names": list(roster.names)})
         return self._subtraction(roster)
 
+    def begin(self, run: str, sentence: str, by: str, most: int, table: Table) -> None:
+        """Enter what a run states that it will compute, who approved it, and the most numbers that may leave."""
+        self.run(run)
+        self._append({
+            "kind": "sentence", "run": run, "sentence": sentence, "by": by, "most": most, "table": list(table),
+        })  # fmt: skip
+
     def record(
         self,
         run: str,
+        number: int,
+        hashed: str,
         queries: Mapping[str, int],
-        models: int,
+        released: Released,
         bytes_out: int,
-        hessian_columns: Iterable[str] = (),
-        scored: int = 0,
         weightings: Iterable[str] = (),
     ) -> None:
-        """Add what one message of a run revealed. Written before the reply leaves."""
+        """Add what leaves with one message of a run. Written before the reply leaves; once, however often it is made again."""
+        if self.run(run).answered.get(number) == hashed:
+            return
+        self._append({
+            "kind": "message", "run": run, "number": number, "hash": hashed, "queries": dict(queries), "bytes_out": bytes_out,
+            "numbers": {about.text: count for about, count in released.items()},
+            "weightings": sorted(set(weightings) - self.weightings),
+        })  # fmt: skip
+
+    def run(self, run: str) -> RunEntry:
+        """The entry of a run."""
         if run not in self.runs:
             raise InputError(f"run {run!r} is not in the ledger {self.path.name}. Call open_run first.")
-        new = sorted(set(hessian_columns) - self.hessian_columns)
-        self._append({
-            "kind": "message", "run": run, "queries": dict(queries), "models": models, "scored": scored, "bytes_out": bytes_out,
-            "columns": new, "weightings": sorted(set(weightings) - self.weightings),
-        })  # fmt: skip
+        return self.runs[run]
 
     # --- for people ---
 
     def table(self) -> list[tuple[str, ...]]:
         """One row per run, in the order of `HEADER`."""
-        rows, used = list[tuple[str, ...]](), 0
+        rows = list[tuple[str, ...]]()
         for entry in self.runs.values():
-            used += entry.models
             asked = ", ".join(f"{name} {count}" for name, count in sorted(entry.queries.items()))
-            left = max(int(entry.policy["max_models"]) - used, 0)
-            names, numbers = join_names(entry.roster.names), (entry.models, entry.bytes_out, left)
-            rows.append((entry.run, entry.time, names, str(entry.rows), asked, *map(str, numbers)))
+            numbers = str(entry.numbers), str(entry.bytes_out), f"{self.share(until=entry.run):.1%}"
+            rows.append((entry.run, entry.time, join_names(entry.roster.names), str(entry.rows), asked, *numbers))
         return rows
 
     def to_csv(self) -> str:
@@ -239,11 +259,17 @@ class Ledger:
         if entry["kind"] == "message":
             known = self.runs[entry["run"]]
             known.queries.update(entry["queries"])
-            known.models += entry["models"]
-            known.scored += entry["scored"]
+            found = {About.parse(text): int(count) for text, count in entry.get("numbers", {}).items()}
+            known.released.update(found)
+            known.left -= sum(found.values())
             known.bytes_out += entry["bytes_out"]
-            self.hessian_columns.update(entry["columns"])
             self.weightings.update(entry.get("weightings", ()))
+            known.answered[entry.get("number", 0)] = entry.get("hash", "")
+            return
+        if entry["kind"] == "sentence":
+            known = self.runs[entry["run"]]
+            known.sentence, known.by, known.left = entry["sentence"], entry["by"], int(entry["most"])
+            known.table = Table(*map(int, entry["table"]))
             return
         roster = Roster(entry["fingerprint"], tuple(entry["names"]))
         self.rosters.setdefault(*roster)

@@ -131,12 +131,14 @@ class Rows:
         labels = np.asarray(labels)
         _check_rows(name, features, labels, sample_weight, columns)
         self.features, self.labels, self.name, self.index = features, labels, name, index
+        self.every_feature = features  # those that a run leaves out included (`leave_out`)
         self.number = index if number is None else number
         self.weights = np.ones(len(labels)) if sample_weight is None else sample_weight
         self.weighted = sample_weight is not None
         self.offset = None if offset is None else _checked_offset(name, offset, labels)
         self.strata = None if strata is None else _codes_of_strata(name, strata, len(labels))
-        self.columns = None if columns is None else tuple(columns)
+        self.columns = self.every_column = None if columns is None else tuple(columns)
+        self.left_out: tuple[int, ...] = ()
         self.splits, self.room, self.file = splits, room, file
         if file.raw is not None and file.raw.rows != len(labels):
             raise InputError(f"site {name!r}: the table has {file.raw.rows} rows, and there are {len(labels)} labels.")
@@ -158,6 +160,19 @@ class Rows:
     def width(self) -> int:
         return self.features.shape[1]
 
+    def leave_out(self, places: Iterable[int]) -> None:
+        """Take part without some columns, which all sites of a run leave out."""
+        places = tuple(int(j) for j in places)
+        if places == self.left_out:
+            return
+        kept = [j for j in range(self.every_feature.shape[1]) if j not in places]
+        self.features = self.every_feature[:, kept] if places else self.every_feature
+        if self.every_column is not None:
+            self.columns = tuple(self.every_column[j] for j in kept)
+        self.left_out = places
+        for known in (self._names, self._views, self._arrays):
+            known.clear()
+
     @functools.cached_property
     def used(self) -> np.ndarray:
         """The rows that have a weight."""
@@ -172,7 +187,7 @@ class Rows:
         """The rows before they were encoded, as numbers and words: the same whatever the schema, for the ledger."""
         raw = self.file.raw
         if raw is None:
-            return self.features, self.labels
+            return self.every_feature, self.labels
         columns = list(raw.columns.values())
         numbers = [column.values for column in columns if column.is_numeric]
         words = [column.values for column in columns if not column.is_numeric]

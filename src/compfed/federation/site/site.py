@@ -102,6 +102,7 @@ class Site:
     def enrol(self) -> Enrolment:
         """The facts of this site that the server may know; raises `SiteRefusal` where its policy refuses every query."""
         rows, guard, policy = self.rows, self.guard, self.policy
+        rows.leave_out(())
         wrong = ["it has fewer rows than its min_rows"] if policy is not None and rows.count < policy.min_rows else []
         if problems := [*wrong, *guard.table_problems]:
             raise SiteRefusal(f"site {self.name!r} takes part in no run: {'; '.join(problems)}.")
@@ -118,8 +119,11 @@ class Site:
             label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
             label_bits=max(int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0, offset_bits),
             min_rows=1 if policy is None else policy.min_rows, buckets=rows.buckets, max_hessian_share=share,
+            withholds=np.array(sorted(guard.withheld), np.int32),
             varies=np.array([column.many for column in guard.varying], bool), secure_sum=guard.secure_sum,
             offset=rows.offset is not None, weighted=rows.weighted,
+            share_by_rule=np.inf if policy is None else float(policy.share_by_rule),
+            max_share=np.inf if policy is None else float(policy.max_share),
             agreed=file.agreed, not_encoded=file.not_encoded, **table_facts(self)._asdict(),
         )  # fmt: skip
 

@@ -1,0 +1,290 @@
+"""Numbers released: the ledger's count is the numbers on the wire, and what a run may release is decided before it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
+
+from network.memory_link import furnish, remote
+
+import compfed as cf
+from compfed.errors import RunWarning
+from compfed.federation import QUERIES, Evaluate, HeldOut, Moments
+from compfed.federation.numbers import About, Table, largest_share, released
+from compfed.federation.query import Weighted
+from compfed.federation.server.program import Request
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
+from compfed.losses import Squared
+from compfed.network.site_log import ledger_text
+from compfed.network.site_settings import SiteSettings, disclosure_text
+from compfed.report.words import traffic
+from compfed.splits import Fold
+
+NAMES, SIZES, WIDTH = ("north", "east", "south", "west"), (90, 60, 70, 64), 5
+SEEN = {"north": 214, "east": 194, "south": 194, "west": 194}  # all rows but those of the largest other site
+
+
+def sites() -> cf.data.Sites:
+    rng = np.random.default_rng(39)
+    A = [rng.standard_normal((rows, WIDTH)) for rows in SIZES]
+    y = [(a[:, 0] - a[:, 1] + rng.logistic(size=len(a)) > 0).astype(float) for a in A]
+    return cf.data.from_arrays(A, y, list(NAMES))
+
+
+class Recorder:
+    """Counts the words of the replies of one site from the bytes: a head in JSON, then arrays. Shares no code with what it checks."""
+
+    def __init__(self, name: str):
+        self.name, self.seen = name, dict[tuple[str, int], int]()
+
+    def __call__(self, name: str, data: bytes, reply: Callable[[], bytes]) -> bytes:
+        found = reply()
+        if name == self.name:
+            self._read(found)
+        return found
+
+    def _read(self, data: bytes) -> None:
+        line = data.index(b"\n") + 1
+        body = data[line + 2 + int.from_bytes(data[line : line + 2], "little") :]
+        head = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+        fields = head["head"]["dict"]
+        if fields["kind"] == "words":
+            shape = head["arrays"][fields["words"]["array"]]["shape"]
+            self.seen[fields["run"], fields["number"]] = (
+                shape[0] - 2
+            )  # a check word, and a count of numbers out of range
+
+    @property
+    def numbers(self) -> int:
+        return sum(self.seen.values())
+
+
+def connected(paths: list[Path], recorder: Recorder, folder: Path | None = None) -> Any:
+    federation, link = remote(paths, folder)
+    link.meddle = recorder
+    return federation
+
+
+def shares(path: Path) -> tuple[int, float]:
+    ledger = SiteSettings.read(path).ledger()
+    return ledger.numbers, ledger.share()
+
+
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_ledger_counts_the_numbers_on_the_wire_over_three_runs(masked, tmp_path):
+    """A fit by folds with its evaluation; a fit whose operator is killed, and a reply sent twice; and a run that is refused."""
+    paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=masked)
+    recorder = Recorder("east")
+    federation = connected(paths, recorder)
+    model = cf.FederatedLogisticRegressionCV(n_alphas=4, cv=3).fit_federation(federation)
+    model.evaluate(federation)
+    assert shares(paths[1])[0] == recorder.numbers == federation.numbers > 1000
+
+    class Killed(Exception):
+        pass
+
+    federation, link = remote(paths, tmp_path / "run")
+
+    def killed(name: str, data: bytes, reply: Callable[[], bytes]) -> bytes | None:
+        found = recorder(name, data, reply)
+        if federation.number == 3 and name == "east":
+            raise Killed
+        return found
+
+    link.meddle = killed
+    with pytest.raises(Killed):
+        cf.FederatedLasso(alpha=0.01).fit_federation(federation)
+    resumed = connected(paths, recorder, tmp_path / "run")
+    cf.FederatedLasso(alpha=0.01).fit_federation(resumed)
+    assert resumed.log.run == federation.log.run
+    assert shares(paths[1])[0] == recorder.numbers
+    federation = connected(paths, recorder)
+    federation.exchange([Request((Moments(),), weighting="rows")])
+    scaling, fold = FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True), Fold(0, 50, 0, np.zeros(4, int), False, True)
+    far = ObjectiveSpec(Squared(), scaling, subset=fold)
+    before = recorder.numbers
+    with pytest.raises(cf.InputError, match="folds"):
+        federation.exchange([Request((Evaluate(far, np.zeros((1, WIDTH + 1))),), weighting="rows")])
+    assert recorder.numbers == before == shares(paths[1])[0]
+    rows = SEEN["east"] if masked else 60
+    assert shares(paths[1])[1] >= recorder.numbers / (rows * WIDTH) > 1
+
+
+def test_every_query_of_the_closed_list_is_counted_with_all_its_words():
+    """A query that is asked is counted: its words are those of its layout, and about the rows that it names."""
+    federation = cf.federation.InProcess(sites(), policy=cf.federation.DisclosurePolicy(), exact=True)
+    cf.FederatedLasso(alpha=0.01).fit_federation(federation)
+    site, agreement = federation.sites[0], federation.messages.agreement
+    objective = ObjectiveSpec(Squared(), FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True))
+    x = np.zeros((3, WIDTH + 1))
+    fold = Fold(1, 3, 0, np.zeros(4, int), False, True)
+    found = released([Weighted(Evaluate(objective, x, np.arange(6)), "rows")], site.rows, agreement)
+    whole = (1 << site.rows.buckets) - 1
+    assert found == {About(whole, WIDTH): 1 + 3 * (1 + 6 + 1 + 2) + 3 * 21}
+    found = released([Weighted(HeldOut(objective, fold, x), "rows")], site.rows, agreement)
+    ((about, numbers),) = found.items()
+    assert numbers == 2 + 3 * 4
+    assert sorted(k for k in range(site.rows.buckets) if about.rows >> k & 1) == list(range(1, site.rows.buckets, 3))
+    for query in QUERIES:  # nothing but a layout decides: no query can say that its numbers do not count
+        assert "told_of" not in vars(query) or query.__name__ == "Tabulate"
+        assert "layout" in vars(query)
+    narrow = ObjectiveSpec(Squared(), columns=np.array([2]))
+    (about,) = released([Weighted(Evaluate(narrow, np.zeros((1, 1))), "rows")], site.rows, agreement)
+    assert about.columns == 1
+
+
+def test_the_share_of_a_set_counts_sums_within_it_and_differences_of_two():
+    table = Table(100, 10, 5)
+    whole, fold, rest = 0b11111, 0b00001, 0b11110
+    assert largest_share([(table, {About(whole, 10): 250})]) == pytest.approx(0.25)
+    # of all rows, and of the rows to train with: those of the fold follow for the smaller number of the two
+    both = {About(whole, 10): 100, About(rest, 10): 150}
+    assert largest_share([(table, both)]) == pytest.approx(max(250 / 1000, 100 / 200, 150 / 800))
+    # over two runs, a part in each
+    runs = [(table, {About(whole, 10): 100}), (table, {About(rest, 10): 150})]
+    assert largest_share(runs) == pytest.approx(0.5)
+    assert largest_share([(table, {About(fold, 10): 60})]) == pytest.approx(60 / 200)
+    # about one column of ten
+    assert largest_share([(table, {About(whole, 1): 50})]) == pytest.approx(0.5)
+    # another dealing: its groups are others, and the table is the same
+    other = Table(50, 10, 7), {About(0b1, 10): 7}
+    assert largest_share([*runs, other]) == pytest.approx(0.5)
+    assert largest_share([(table, {About(whole, 10): 490}), other]) == pytest.approx(0.49 + 7 / 500)
+
+
+def test_the_share_of_honest_folds_is_that_of_the_span_of_the_sums():
+    """The equations about a fold, from sums over all rows and over the rows to train with, are the rank of what cancels outside."""
+    k, numbers = 5, 30
+    sums = np.vstack([np.ones(k), 1 - np.eye(k)])  # rows: what was summed; columns: folds
+    rank = np.linalg.matrix_rank
+    of_fold = rank(sums) - rank(sums[:, 1:])  # supported on the first fold
+    whole = (1 << k) - 1
+    found = largest_share(
+        [(Table(100, 10, k), {About(whole, 10): numbers} | {About(whole & ~(1 << j), 10): numbers for j in range(k)})]
+    )
+    assert found >= of_fold * numbers / (100 / k * 10)
+    assert found >= 6 * numbers / 1000
+
+
+def test_a_run_beyond_the_line_needs_its_name_in_site_toml_and_nothing_goes_beyond_the_end(tmp_path):
+    paths = furnish(
+        tmp_path / "sites", sites(), "", "share_by_rule = 0.2\nmax_share = 1.5", secure_sum=True, counted=True
+    )
+    recorder = Recorder("east")
+    model = cf.FederatedLogisticRegression(alpha=0.02)
+
+    def run() -> Any:
+        federation = connected(paths, recorder)
+        return federation, model.fit_federation(federation)
+
+    with pytest.raises(
+        cf.InputError, match=r"beyond 20% \(share_by_rule\) a person there has to approve the run\. The name"
+    ) as refused:
+        run()
+    assert recorder.numbers == 0  # decided before anything left
+    name = str(refused.value).rsplit(" ", 1)[1].rstrip(".")
+    assert len(name) == 64
+    for path in paths:
+        path.write_text(f'approved = ["{name}"]\n{path.read_text()}')
+    federation, _ = run()
+    assert 0 < recorder.numbers == federation.numbers
+    assert "approved by a person" not in ledger_text(SiteSettings.read(paths[1]))
+    entry = SiteSettings.read(paths[1]).ledger().runs[federation.log.run]
+    assert entry.by == "person"
+    stated = json.loads(entry.sentence)
+    assert recorder.numbers <= stated["numbers"]
+    assert entry.left == stated["numbers"] - recorder.numbers
+    with pytest.raises(cf.InputError, match=r"150% \(max_share\)"):
+        all(run() for _ in range(20))
+    share = shares(paths[1])[1]
+    assert share <= 1.5
+    assert recorder.numbers == shares(paths[1])[0]
+
+
+def test_a_server_that_states_nothing_or_too_little_gets_no_more(tmp_path):
+    """The wall is at the site: without a statement the line for rules holds, and a statement binds whoever made it."""
+    paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=True, counted=True)
+    recorder = Recorder("east")
+    federation = connected(paths, recorder)
+    objective = ObjectiveSpec(Squared(), FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True))
+    asked = Request((Evaluate(objective, np.zeros((10, WIDTH + 1))),), weighting="rows")
+    with pytest.raises(cf.InputError, match="over 50% of the numbers in its table"):
+        all(federation.exchange([asked]) for _ in range(100))
+    assert 0.4 * 194 * WIDTH < recorder.numbers <= 0.5 * 194 * WIDTH
+    assert recorder.numbers == shares(paths[1])[0]
+    fresh = furnish(tmp_path / "fresh", sites(), "", "", secure_sum=True, counted=True)
+    federation = connected(fresh, recorder)
+    from compfed.federation.sentence import Stated
+
+    federation.state(Stated("little", numbers=150))
+    federation.exchange([asked])
+    with pytest.raises(cf.InputError, match="would release more numbers than it stated"):
+        federation.exchange([asked])
+
+
+def test_sites_that_are_told_different_things_give_noise(tmp_path):
+    """A statement is bound into the hash of the queries, and so into the masks."""
+    from compfed.federation.sentence import Stated
+    from compfed.network.envelope import query_hash
+
+    asked = [Weighted(Moments(), "rows")]
+    one, other = Stated("fit", numbers=10).text, Stated("fit", numbers=11).text
+    assert len({query_hash(asked), query_hash(asked, one), query_hash(asked, other)}) == 3
+
+
+def test_a_choice_of_alpha_takes_a_cheaper_way_and_says_so_unless_there_is_a_reason(tmp_path):
+    rng = np.random.default_rng(7)
+    A = [rng.standard_normal((rows, 6)) for rows in (300, 280, 290, 310)]
+    y = [(a[:, 0] - a[:, 1] + rng.logistic(size=len(a)) > 0).astype(float) for a in A]
+    table = cf.data.from_arrays(A, y, list(NAMES))
+    paths = furnish(tmp_path / "sites", table, "", "", secure_sum=True, counted=True)
+    recorder = Recorder("east")
+    federation = connected(paths, recorder)
+    with pytest.warns(
+        RunWarning, match=r"50 alphas by cv=5 would release up to [\d,]+ numbers.*by approximate leave-one-out"
+    ):
+        model = cf.FederatedLogisticRegressionCV().fit_federation(federation)
+    assert recorder.numbers <= 0.5 * 870 * 6
+    assert model.certificate_.holds
+    pooled = cf.FederatedLogisticRegression(alpha=model.alpha_).fit(np.concatenate(A), np.concatenate(y), sites=None)
+    np.testing.assert_allclose(model.coef_, pooled.coef_, atol=1e-10)
+    folds = cf.FederatedLogisticRegressionCV().fit(
+        np.concatenate(A), np.concatenate(y), sites=np.repeat(NAMES, [300, 280, 290, 310])
+    )
+    assert 0.2 < model.alpha_ / folds.alpha_ < 5  # two estimates of one loss
+    asked, _ = remote(paths, why="comparison with a published table")
+    with pytest.raises(cf.InputError, match="a person there has to approve"):
+        cf.FederatedLogisticRegressionCV(n_alphas=20).fit_federation(asked)
+
+
+def test_check_and_ledger_say_the_share_in_words(tmp_path):
+    paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=True, counted=True)
+    settings = SiteSettings.read(paths[1])
+    assert "over all runs: 0, 0% of the numbers in the rows of all sites but the largest other one" in disclosure_text(
+        settings
+    )
+    recorder = Recorder("east")
+    federation = connected(paths, recorder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+    counted = f"{recorder.numbers:,} numbers about 194 x 5 = 970 (all sites but the largest): {recorder.numbers / 970:.0%}; 0% left before"
+    found = traffic(model.to_result())
+    assert found is not None
+    assert f"Released: {counted}." in found[1]
+    lines = "\n".join(map(str, federation.run_log.lines))
+    assert "numbers about 194 x 5 = 970 (all sites but the largest)" in lines
+    share = recorder.numbers / 970
+    assert f"over all runs: {recorder.numbers:,}, {share:.0%} of the numbers in 194 x 5 = 970" in disclosure_text(
+        settings
+    )
+    assert f"{recorder.numbers:,} numbers released, {share:.1%}" in ledger_text(settings)
