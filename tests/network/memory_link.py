@@ -103,7 +103,7 @@ def furnish(
         keys.write_identity(home / "node.key", keys.new_identity())
         path = home / "site.toml"
         head = f'name = "{name}"\ndata = "rows.csv"\nlabel = {label}\nstate = "state"\nsecure_sum = {str(secure_sum).lower()}'
-        network = '[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"'
+        network = '[approval]\nby_rule = true\n[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"'
         path.write_text(f"{head}\n{more}\n{network}\n\n[disclosure]\n{disclosure}\n")
         paths.append(path)
     if secure_sum:

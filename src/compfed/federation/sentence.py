@@ -7,15 +7,15 @@ queries, so that all sites read the same. Each site adds what it knows itself, w
                                                                         up to `max_share`: a person at the site may
                                                                         beyond: never
 
-A message without a statement is answered while the share stays within `share_by_rule`. Approval by persons (`approved`) is a
-list of hashes here; who fills it is the site's affair.
+A message without a statement is answered while the share stays within `share_by_rule`. A site may have rules of its own besides
+(`objection`); what a person said about a sentence is kept in `network/approvals.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, NamedTuple, Protocol
 
@@ -158,26 +158,25 @@ class Decision(NamedTuple):
     by: Literal["rule", "person", ""]
     limit: float
     why: str = ""
-    needs_person: bool = False  # a person could approve it
 
 
-def decide(share: float, limits: Limits | None, approved: bool) -> Decision:
-    """By rule, by a person who approved this very sentence, or not at all. `share` is the most that will have left after it."""
+def decide(
+    share: float, limits: Limits | None, objection: str = "", ask: Callable[[str], bool] | None = None
+) -> Decision:
+    """By rule, by a person, or not at all. `share` is the most that will have left after the run.
+
+    `objection` says why the site's own rules want a person; `ask` is given the reason, and says whether a person approved the run.
+    """
     if limits is None:
         return Decision("rule", float("inf"))
-    if share <= limits.share_by_rule:
-        return Decision("rule", limits.share_by_rule)
     if share > limits.max_share:
         why = f"up to {share:.0%} of the numbers in its table would have left; its end is {limits.max_share:.0%} (max_share)"
         return Decision("", 0.0, why)
-    if approved:
+    if share > limits.share_by_rule:
+        rule = f"beyond {limits.share_by_rule:.0%} (share_by_rule) a person there has to approve the run"
+        objection = f"up to {share:.0%} of the numbers in its table would have left; {rule}"
+    if not objection:
+        return Decision("rule", limits.share_by_rule)
+    if ask is not None and ask(objection):
         return Decision("person", limits.max_share)
-    rule = f"beyond {limits.share_by_rule:.0%} (share_by_rule) a person there has to approve the run"
-    return Decision(
-        "", 0.0, f"up to {share:.0%} of the numbers in its table would have left; {rule}", needs_person=True
-    )
-
-
-def is_approved(sentence: RunSentence, approved: Collection[str]) -> bool:
-    """Whether a person at the site approved this sentence."""
-    return sentence.hash in approved
+    return Decision("", 0.0, objection)

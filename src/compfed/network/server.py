@@ -55,6 +55,7 @@ from compfed.schema import Schema
 CHECK_CONNECTED = 2.0  # seconds between two checks of who is connected, while replies are missing
 RUN_AGAIN = "Run the same command again; the run continues."
 UNUSABLE = 3  # replies of one site to one message that cannot be used, before the run stops
+PENDING_PAUSE = 3.0  # seconds between two questions to a site whose steward has not decided
 LONGEST_PAUSE = 15.0  # seconds between two attempts with a site that fails
 
 
@@ -427,6 +428,10 @@ class _Sending:
             self._unusable(site, f"its reply cannot be read ({type(problem).__name__})")
             return
         kind, reason = fields["kind"], printable(str(fields.get("reason", "")))
+        if kind == "pending":  # a person may take days
+            site.attempts = 0
+            self._trouble(site, reason, max(self.retry.pause, PENDING_PAUSE))
+            return
         if kind == "refused":
             own = f"site {site.name!r}"  # many a reason begins with it
             raise InputError(reason if reason.startswith(own) else f"{own}: {reason}")
@@ -451,12 +456,13 @@ class _Sending:
     def _check(self, site: _Awaited, fields: JsonObject) -> None:
         """Raise an error unless this is a usable reply of this site to this message, from the same table."""
         remote, kind = self.remote, fields["kind"]
-        if kind not in ("words" if site.queries else "enrolled", "refused", "failed", "lost"):
+        good = ("words", "pending") if site.queries else ("enrolled",)
+        if kind not in (*good, "refused", "failed", "lost"):
             raise InputError(f"its reply is of the kind {printable(kind, 40)!r}; it was not used")
         expected = {"run": remote.log.run, "number": remote.number, "site": site.name}
         if kind in ("refused", "failed") and not fields["run"]:  # the site could not read the header of the message
             expected = {"site": site.name}
-        if kind in ("words", "enrolled", "lost"):
+        if kind in (*good, "lost"):
             expected["queries"] = site.hash
         for key, value in expected.items():
             if fields.get(key) != value:

@@ -56,12 +56,13 @@ from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.numbers import About, released, table_of
 from compfed.federation.queries import FinishRound, LocalUpdate
 from compfed.federation.query import Query, Refusal, SiteRefusal
-from compfed.federation.sentence import MOST, RunSentence, Stated, decide, is_approved
+from compfed.federation.sentence import MOST, RunSentence, Stated, decide
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.site.memory import RUNS_KEPT, ClientMemory, StateLost
 from compfed.federation.site.site import Site
 from compfed.network import keys
+from compfed.network.approvals import Pending
 from compfed.network.envelope import (
     NEW_RUN,
     Body,
@@ -152,6 +153,8 @@ class SiteService:
             return signed
         except StateLost as problem:
             kind, reason = "lost", str(problem)
+        except Pending as problem:
+            kind, reason = "pending", str(problem)
         except TableError as problem:  # its text may quote a row
             kind, reason = "refused", f"its rows cannot be used: {problem.public_reason}"
         except InputError as problem:
@@ -165,8 +168,9 @@ class SiteService:
         finally:
             self.began = None
             self.replies += 1
-        self.last = printable(header.run, 100), f"{kind}, message {header.number}: {why or reason}"
-        self._log_anyhow({"run": self.last[0], "number": header.number, "kind": kind, "reason": why or reason})
+        before, self.last = self.last, (printable(header.run, 100), f"{kind}, message {header.number}: {why or reason}")
+        if kind != "pending" or self.last != before:  # the operator asks every few seconds
+            self._log_anyhow({"run": self.last[0], "number": header.number, "kind": kind, "reason": why or reason})
         return self._signed(header, kind, {"reason": reason})
 
     # --- the time limit ---
@@ -370,15 +374,19 @@ class SiteService:
             return
         table = table_of(site.rows, agreement, self.settings.secure_sum)
         if text:
-            stated = Stated.read(text)
+            stated, rules = Stated.read(text), self.settings.approval
             sentence, most = self._sentence(stated, header, site), stated.numbers
-            found = decide(before + most / table.cells, site.policy, is_approved(sentence, self.settings.approved))
-            named = f" The name of the run for an approval: {sentence.hash}." if found.needs_person else ""
+            words = sentence.words(table, before, self.settings.secure_sum)
+
+            def ask(reason: str) -> bool:
+                return self.settings.approvals().allows(sentence, header.run, words, reason)
+
+            found = decide(before + most / table.cells, site.policy, rules.objection(sentence, ledger), ask)
         else:
-            most, named = MOST, " Nothing more leaves for a run that states nothing."
-            found = decide(before, site.policy, approved=False)
+            most, stated_nothing = MOST, "a run that states nothing cannot be approved"
+            found = decide(before, site.policy, "" if self.settings.approval.covers_everything else stated_nothing)
         if not found.by:
-            raise InputError(f"site {self.settings.name!r} does not take part in this run: {found.why}.{named}")
+            raise InputError(f"site {self.settings.name!r} does not take part in this run: {found.why}.")
         ledger.begin(header.run, text, found.by, most, table)
 
     def _counted(self, header: Header, site: Site, body: Body, agreement: Agreement, words: int) -> Counter[About]:

@@ -33,6 +33,7 @@ from compfed.federation.site.ledger import Ledger
 from compfed.federation.site.rows import FileTable, Rows
 from compfed.federation.site.site import Site
 from compfed.network import keys
+from compfed.network.approvals import ApprovalRules, Approvals
 from compfed.network.roster import ASK, check_masked, check_member, read_roster, roster_fingerprint
 from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
 from compfed.schema import sorted_levels
@@ -98,8 +99,8 @@ class SiteSettings:
         The columns to use, in this order, or those to leave out.
     accepts : list of str, optional
         "module:object" of losses and methods that are not compfed's and may be imported here.
-    approved : list of str, optional
-        Names (hashes) of runs that a person at the site approved, which release more than a rule may approve.
+    approval : ApprovalRules, optional
+        Which runs are approved without a person.
     disclosure : DisclosurePolicy, optional
         What the site refuses to reveal. Its `accepts` are those above.
     limits : QueryLimits, optional
@@ -136,7 +137,7 @@ class SiteSettings:
     features: list[str] | None = None
     drop: list[str] = field(default_factory=list)
     accepts: list[str] = field(default_factory=list)
-    approved: list[str] = field(default_factory=list)
+    approval: ApprovalRules = field(default_factory=ApprovalRules)
     disclosure: DisclosurePolicy = field(default_factory=DisclosurePolicy)
     limits: QueryLimits = field(default_factory=QueryLimits)
     budget: SiteBudget = field(default_factory=SiteBudget)
@@ -155,8 +156,8 @@ class SiteSettings:
         path = Path(path)
         given = read_toml(path, "Give the path of a site.toml; `compfed site init` writes one.")
         known = (
-            "name", "data", "label", "state", "features", "drop", "accepts", "approved", "secure_sum", "table", "retention_days",
-            "log_days", "schema", *READING, "network", "disclosure", "limits",
+            "name", "data", "label", "state", "features", "drop", "accepts", "secure_sum", "table", "retention_days",
+            "log_days", "schema", *READING, "network", "approval", "disclosure", "limits",
         )  # fmt: skip
         check_table(given, known, str(path))
         network = check_table(given.get("network", {}), ("superlink", "ca", "key", "roster"), f"{path}, [network]")
@@ -183,7 +184,7 @@ class SiteSettings:
             _label(path, label),
             state, str(network["superlink"]), ca, key,
             _names(path, "features", given["features"]) if "features" in given else None,
-            _names(path, "drop", given["drop"]), accepts, _names(path, "approved", given.get("approved", [])),
+            _names(path, "drop", given["drop"]), accepts, _approval(path, given.get("approval", {})),
             _disclosure(path, disclosure, accepts),
             read_numbers(QueryLimits, limits, path), read_numbers(SiteBudget, limits, path),
             roster, check_bool(given["secure_sum"], f"{path}: secure_sum"), _table_name(path, given.get("table", data.stem)),
@@ -261,6 +262,10 @@ class SiteSettings:
         return Ledger(
             self.state / "ledger", self.table, derived_secret(keys.read_identity(self.key), "compfed/ledger/1")
         )
+
+    def approvals(self) -> Approvals:
+        """What persons at this site were asked about, and what they decided."""
+        return Approvals(self.state / "approvals", self.approval)
 
     def read_roster(self) -> dict[str, keys.PublicKey]:
         """The public keys of all sites by name and in order.
@@ -359,6 +364,28 @@ def _names(path: Path, what: str, given: object) -> list[str]:
     if len(set(given)) < len(given):
         raise InputError(f"{path}: {what} = {given!r} names a column twice.")
     return given
+
+
+def _approval(path: Path, given: object) -> ApprovalRules:
+    where = f"{path}, [approval]"
+    table = check_table(given, [f.name for f in fields(ApprovalRules)], where)
+    for name, value in table.items():
+        if name == "by_rule":
+            check_bool(value, f"{path}: {name}")
+        elif name in ("numbers_per_month", "days"):
+            check_int(value, f"{path}: {name}", 1)
+        elif name == "tell":  # a command may have the same word twice
+            if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+                raise InputError(
+                    f'{path}: tell = {value!r} must be a command as a list of words, such as ["/usr/bin/notify"].'
+                )
+        else:
+            _names(path, name, value)
+    rules: Any = {
+        name: [value] if name in ("kinds", "columns") and isinstance(value, str) else value
+        for name, value in table.items()
+    }
+    return ApprovalRules(**rules)
 
 
 def _disclosure(path: Path, given: object, accepts: list[str]) -> DisclosurePolicy:
@@ -465,12 +492,17 @@ def released_text(settings: SiteSettings) -> str:
     tables = [entry.table for entry in (ledger.runs.values() if ledger else ()) if entry.table is not None]
     seen = "the rows of all sites but the largest other one" if settings.secure_sum else "the rows of this site"
     counted = f"{seen}, times the columns"
+    person = (
+        ""
+        if settings.approval.by_rule
+        else " By rule no run of this site begins: a person approves each (by_rule = false)."
+    )
     if tables:
         counted = f"{tables[-1].rows:,} x {tables[-1].columns:,} = {tables[-1].cells:,} ({seen} x columns)"
     return (
         f"Numbers released about the table {settings.table!r}, over all runs: {numbers:,}, {before:.0%} of the numbers in "
         f"{counted}. Up to {rules.share_by_rule:.0%} a rule approves a run before it begins; beyond that a person here has to, up to "
-        f"{rules.max_share:.0%}. An approval is the name of the run in approved = [...] of site.toml."
+        f"{rules.max_share:.0%} (`compfed site runs`).{person}"
     )
 
 

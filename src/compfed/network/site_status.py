@@ -126,7 +126,9 @@ def site_status(settings: SiteSettings, now: float | None = None) -> SiteStatus:
     ledger, logs = settings.ledger(), [*settings.state.glob("log*.jsonl")]
     share, by_rule = ledger.share(), settings.disclosure.share_by_rule
     if settings.enforce and share >= by_rule:
-        problems.append(f"{share:.0%} of the numbers in the table have left: from now on a person approves each run (share_by_rule)")
+        problems.append(
+            f"{share:.0%} of the numbers in the table have left: from now on a person approves each run (share_by_rule)"
+        )
     return SiteStatus(
         site=settings.name, problems=problems, process=process, connected=connected, started=_time(facts, "started"),
         last_contact=_time(facts, "last_contact"), run=printable(str(facts.get("run", "")), 100),
