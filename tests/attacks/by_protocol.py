@@ -394,7 +394,7 @@ class LyingAboutMoments(Site):
 
     def reply(self, queries: Sequence[Any]) -> Any:
         lie = 2.0**70 * np.r_[np.zeros(self.rows.width - 3), np.ones(3)]
-        honest: Sequence[Any] = super().reply(queries)
+        honest: Any = super().reply(queries)
         return tuple(
             reply._replace(mean=reply.mean + lie, square=reply.square + 2 * lie**2)
             if isinstance(query, Moments)
