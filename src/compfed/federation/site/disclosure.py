@@ -88,8 +88,8 @@ DOMINANT = 0.5  # the largest share of one row in the variance of a column
 class DisclosurePolicy:
     """What a site refuses to reveal. The defaults protect single rows from a server that chooses its queries.
 
-    A site with a policy deals its rows once, with a secret of its own, into buckets of at least `min_rows` rows. Folds and
-    hold-outs are unions of buckets, whatever the server asks for. A model is evaluated only if the loss has curvature on at
+    A site with a policy deals its rows once, with a secret of its own, into ten buckets or fewer of at least `min_rows` rows. Folds
+    and hold-outs are unions of buckets, the same ones at every site, whatever the server asks for. A model is evaluated only if the loss has curvature on at
     least `min_rows` rows there: with h_l the second derivative times the weight of row l, (sum h)^2 / sum h^2 is at least
     `min_rows`, half of that over the rows to train with, and sum h does not nearly vanish.
 
@@ -115,7 +115,8 @@ class DisclosurePolicy:
     accepts : names, default=()
         "module:class" of losses that are not compfed's and may be evaluated here.
     max_scored_models : int, default=50
-        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten.
+        Scores (`evaluate`) over the life of the table. An evaluation takes two, or three where sums are masked; one with
+        `cv=5` five times as many.
 
     Examples
     --------
