@@ -316,7 +316,7 @@ def least_held_out_rows(_: Path) -> str:
     rng, least, digits = np.random.default_rng(0), np.inf, 0.0
     A = (site.rows.features - scaling.centre) / scaling.scale
     out = site.rows.weights_of(fold) > 0
-    for _ in range(400):
+    for _model in range(400):
         x = rng.normal(size=target.width + 1) * rng.choice([0.5, 1.0, 2.0, 4.0]) / np.sqrt(target.width)
         x[-1] = rng.normal() * 4
         (reply,) = target.ask(HeldOut(objective, fold, x[None]))
@@ -394,11 +394,12 @@ class LyingAboutMoments(Site):
 
     def reply(self, queries: Sequence[Any]) -> Any:
         lie = 2.0**70 * np.r_[np.zeros(self.rows.width - 3), np.ones(3)]
+        honest: Any = super().reply(queries)
         return tuple(
             reply._replace(mean=reply.mean + lie, square=reply.square + 2 * lie**2)
             if isinstance(query, Moments)
             else reply
-            for query, reply in zip(queries, super().reply(queries), strict=True)
+            for query, reply in zip(queries, honest, strict=True)
         )
 
 

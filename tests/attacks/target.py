@@ -63,7 +63,7 @@ class Target:
         self.rows, self.width = len(site.rows.labels), site.rows.width
         self.index, self.number = site.rows.index, site.rows.number
         self.labels = np.zeros(self.rows)  # for the masks of subsets: an attacker has no labels
-        self.buckets_of_rows, self.splits = None, ()
+        self.buckets_of_rows, self.splits, self.agreed_buckets = None, (), 1
         self.messages = self.queries = self.models = self.answered = 0
         self.refusals: list[tuple[Query, str]] = []
         self.free = True  # did it answer a score with many thresholds?

@@ -76,7 +76,7 @@ def test_rows_of_all_folds_are_ranked_together():
         for k, fold in enumerate(folds)
     ]
     low, high = bounds(federation, parts, y)
-    fold_of = np.concatenate([site.rows.buckets_of_rows % 5 for site in federation.sites])
+    fold_of = np.concatenate([np.asarray(site.rows.buckets_of_rows) % 5 for site in federation.sites])
     scores = z * (1.0 + 0.1 * fold_of) + 0.2 * fold_of
     assert low - 1e-12 <= exact_auc(scores, y) <= high + 1e-12
     assert high - low <= 0.03
@@ -97,7 +97,8 @@ def test_counts_are_whole_threes_and_bounds_contain_those_of_others():
     run_program(federation, concordance([Part(MODEL)], np.array([(y == 0).sum(), (y == 1).sum()], float)))
     edges, none = np.linspace(-3, 3, 50), np.empty(0)
     query: Any = Concordance(MODEL.objective, MODEL.x[None], (None,), 1, edges, none)
-    each = [site.reply([query])[0].below for site in federation.sites]
+    replies: list[Any] = [site.reply([query])[0] for site in federation.sites]
+    each = [reply.below for reply in replies]
     truth = [[((s.rows.features[:, 0] <= e) & (s.rows.labels == 0)).sum() for e in edges] for s in federation.sites]
     for below, counts in zip(each, truth, strict=True):
         assert (below % 3 == 0).all()

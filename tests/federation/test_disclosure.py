@@ -132,7 +132,10 @@ def test_rows_in_another_order_share_buckets_with_the_same_rows():
 def test_every_site_of_a_masked_run_holds_out_the_same_buckets(sizes, share, cv):
     """Whatever the sizes: the buckets have the same numbers, so that no two sums differ in one site alone."""
     policy, rng = DisclosurePolicy(), np.random.default_rng(0)
-    tables = [Rows(rng.uniform(size=(n, 2)), rng.uniform(size=n), name=f"s{i}", index=i) for i, n in enumerate(sizes)]
+    tables = [
+        Rows(rng.permutation(n)[:, None] + 0.5, rng.permutation(n) + 0.5, name=f"s{i}", index=i)
+        for i, n in enumerate(sizes)
+    ]
     found = [Site(rows, policy=policy, secret=bytes([rows.index]), secure_sum=True) for rows in tables]
     agreement = Agreement(tuple(site.name for site in found), tuple(site.enrol() for site in found))
     for site in found:

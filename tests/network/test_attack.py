@@ -52,7 +52,7 @@ from compfed.network import flower, keys
 from compfed.network.superlink import FLEET_PATHS
 
 NAMES = ("north", "south", "west")
-PARAMETERS = "n_alphas = 3\neps = 0.3\ncv = 3"
+PARAMETERS = "n_alphas = 3\neps = 0.3\ncv = 2"
 PUBLIC = {"ca.crt", "server.pem", "node.key.pub"}
 SECRETS = ("keys/superlink.secret", "keys/ca.key", "keys/server.key")
 
@@ -71,7 +71,7 @@ def numbers() -> set[bytes]:
 
 
 def new_model() -> Any:
-    return cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=3)
+    return cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=2)
 
 
 class Watch:
@@ -469,7 +469,7 @@ import gc, sys
 gc.disable()
 import compfed as cf
 with cf.network.connect(sys.argv[1], folder=sys.argv[2]) as federation:
-    model = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=3).fit_federation(federation)
+    model = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=2).fit_federation(federation)
     print(model.coef_.tobytes().hex(), model.trace_["objective"][-1].tobytes().hex(), flush=True)
     sys.stdin.read()
 """

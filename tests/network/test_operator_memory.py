@@ -54,7 +54,7 @@ class PipeLink:
 
 roster = {name: keys.parse_public_line(line, name) for name, line in zip(("north", "south", "west"), sys.argv[2:])}
 federation = cf.network.RemoteFederation(PipeLink(), roster, folder=Path(sys.argv[1]))
-model = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=3).fit_federation(federation)
+model = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=2).fit_federation(federation)
 done = model.coef_.tobytes()
 sys.stdout.buffer.write(struct.pack("<II", 0, len(done)) + done)
 sys.stdout.buffer.flush()
@@ -91,7 +91,7 @@ def test_no_number_of_a_row_is_in_the_memory_or_the_files_of_the_operator(secure
         regions = list(writable(process.pid))
     finally:
         process.communicate(b"", timeout=60)
-    here = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=3).fit_federation(InProcess(sites, exact=True))
+    here = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=2).fit_federation(InProcess(sites, exact=True))
     assert coef == here.coef_.tobytes()
     # what should be there is found: the search works
     assert any(coef[:8] in region for region in regions)

@@ -103,7 +103,7 @@ def test_losses_that_come_with_a_trial_are_those_of_the_end():
 def test_a_loss_that_came_with_a_trial_that_is_not_the_end_is_not_that_of_the_end():
     """At max_rounds the search ends at the best model, and the last trial was worse."""
     problem = cf.Problem(Squared(), L1(0.01), cf.data.from_arrays([np.eye(3) + 1], [np.arange(3.0)]))
-    spec, loss = FederatedProblem.of(problem), HeldOutSum(1.0, np.ones(1), 1, np.ones(1))
+    spec, loss = FederatedProblem.of(problem), HeldOutSum(1.0, np.ones(1), 1)
     for worse in (False, True):
         start = Start(np.zeros(3), 10.0, 10.0, 1.0)
         search = Search(spec, SearchOptions(max_rounds=2, tol=1e-12), ProximalNewton(), start)

@@ -189,7 +189,7 @@ def _evaluate_parts(
     for group in groups if by_offset else ():
         programs.append(_null_with_offset([parts[k] for k in group], [weights[k] for k in group], centre))
     for group in groups if pooled else ():
-        programs.append(concordance([parts[k] for k in group], sum(each[k] for k in group)))
+        programs.append(concordance([parts[k] for k in group], np.sum([each[k] for k in group], axis=0)))
     scored, *found = yield from gather(programs)
     ranked = [found.pop() for _ in groups][::-1] if pooled else [None] * len(groups)
     nulls = found if by_offset else [None] * len(groups)

@@ -96,10 +96,10 @@ DOMINANT = (
 class DisclosurePolicy:
     """What a site refuses to reveal. The defaults protect single rows from a server that chooses its queries.
 
-    A site with a policy deals its rows once, with a secret of its own, into buckets of at least `min_rows` rows. Folds and
-    hold-outs are unions of buckets, whatever the server asks for. A model is evaluated only if the loss has curvature on at
-    least `min_rows` rows there: with h_l the second derivative times the weight of row l, (sum h)^2 / sum h^2 is at least
-    `min_rows`, half of that over the rows to train with, and sum h does not nearly vanish.
+    A site with a policy deals its rows once, with a secret of its own, into ten buckets or fewer of at least `min_rows` rows. Folds
+    and hold-outs are unions of buckets, the same ones at every site, whatever the server asks for. A model is evaluated only if the
+    loss has curvature on at least `min_rows` rows there: with h_l the second derivative times the weight of row l,
+    (sum h)^2 / sum h^2 is at least `min_rows`, half of that over the rows to train with, and sum h does not nearly vanish.
 
     Parameters
     ----------
