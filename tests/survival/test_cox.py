@@ -18,7 +18,7 @@ RESULTS = "statsmodels.duration.tests.results"
 UNWEIGHTED = ["plain", "ties", "truncated", "lonely"]
 
 
-def fitted(name, ties="efron", strata=None, offset=None, sites="site", **parameters):
+def fitted(name, ties="efron", strata=None, offset=None, sites: str | None = "site", **parameters):
     t = table(name)
     where = None if sites is None else t.site
     return cf.FederatedCox(ties=ties, **parameters).fit(
@@ -231,7 +231,7 @@ def test_a_mistake_is_told_before_the_fit():
     for estimator in (cf.FederatedCox, cf.FederatedCoxCV):
         for name in ("fit_intercept", "site_effects"):
             with pytest.raises(InputError, match=f"no parameter '{name}'"):
-                estimator(**{name: True})
+                estimator(**{name: True})  # pyright: ignore[reportArgumentType]
 
 
 def test_sparse_rows_and_many_strata():
