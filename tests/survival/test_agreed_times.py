@@ -10,7 +10,7 @@ import pytest
 from survival_oracles import NAMES, reference, table
 
 import compfed as cf
-from compfed.errors import InputError
+from compfed.errors import InputError, RunWarning
 from compfed.federation import DisclosurePolicy, InProcess
 from compfed.federation.site.at_risk import coarser
 
@@ -213,6 +213,10 @@ def test_few_events_are_refused():
     federation = InProcess(sites, policy=DisclosurePolicy())
     with pytest.raises(InputError, match="fewer events than its min_rows"):
         cf.kaplan_meier(federation, times=AT)
+    with pytest.warns(RunWarning, match="has no baseline hazard"):
+        model = cf.FederatedCox(times=AT).fit_federation(federation)
+    assert model.certificate_.holds
+    assert not hasattr(model, "baseline_times_")
     y[np.flatnonzero((site == 1) & (y[:, 1] > 0))[2:], 1] = 0
     sites = cf.data.from_arrays([X[site == k] for k in range(4)], [y[site == k] for k in range(4)])
     with pytest.raises(InputError, match="min_level_rows"):
