@@ -5,8 +5,8 @@ Survival over six regions
 You learn to fit a Cox model to patients of six regions without pooling them, and why the usual way, a fit in every region and a mean
 of the results, is biased where regions have few events.
 
-The patients are made up below. The log hazard ratio of a rare treatment is 1: it multiplies the hazard by 2.7. A region has 60 patients, a
-tenth of them treated, and about 15 deaths.
+The patients are made up below. The log hazard ratio of a rare treatment is 1: it multiplies the hazard by 2.7. A region has 100 patients, a
+tenth of them treated, and about 14 deaths.
 """
 
 import matplotlib.pyplot as plt
@@ -19,7 +19,7 @@ REGIONS = ["Coast", "Hills", "Lakes", "North", "Plain", "South"]
 TRUE = 1.0
 
 
-def patients(seed, rows=60):
+def patients(seed, rows=100):
     """Six regions, each with its own hazard of death."""
     rng = np.random.default_rng(seed)
     n = rows * len(REGIONS)
@@ -27,7 +27,7 @@ def patients(seed, rows=60):
     frame["treated"] = (rng.random(n) < 0.1).astype(float)
     frame["age"] = rng.normal(0, 1, n).round(2)
     hazard = (
-        0.02
+        0.01
         * np.repeat(rng.uniform(0.5, 1.5, len(REGIONS)), rows)
         * np.exp(TRUE * frame["treated"] + 0.5 * frame["age"])
     )
@@ -112,7 +112,8 @@ print(f"truth {TRUE}, federated {exact.mean():.2f}")
 print(f"meta-analysis {np.nanmean(averaged):.2f}")
 
 # %%
-# The federated fit is centred at the truth; the meta-analysis is not.
+# The federated fit is centred at the truth. The meta-analysis is too large: over 150 such studies their means were 1.00 and 1.16, each
+# within 0.03.
 
 figure, ax = plt.subplots(figsize=(6, 3.2))
 bins = np.linspace(-0.5, 2.5, 31)

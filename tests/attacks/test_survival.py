@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from compfed.federation import DisclosurePolicy, Evaluate, Site
@@ -117,7 +119,7 @@ def test_the_gradient_of_one_event_would_give_its_row_and_is_refused():
     y[:, 1] = 0
     first = int(y[:, 0].argmin())
     y[first, 1] = 1
-    (reply,) = site_of(X, y, policy=False).reply([Evaluate(COX, np.zeros((1, 2)))])
+    reply: Any = site_of(X, y, policy=False).reply([Evaluate(COX, np.zeros((1, 2)))])[0]
     np.testing.assert_allclose(X.mean(axis=0) - 200 * reply.gradient[0], X[first], atol=1e-9)
     (reply,) = site_of(X, y).reply([Evaluate(COX, np.zeros((1, 2)))])
     assert isinstance(reply, Refusal)
@@ -128,7 +130,7 @@ def test_matrices_at_every_time_are_refused():
     (reply,) = site_of(X, y).reply([AtRisk(COX, np.zeros(2), np.arange(1.0, 40.0), second=True)])
     assert isinstance(reply, Refusal)
     times = np.unique(y[y[:, 1] > 0, 0])
-    (reply,) = site_of(X, y, policy=False).reply([AtRisk(COX, np.zeros(2), times, second=True)])
+    reply: Any = site_of(X, y, policy=False).reply([AtRisk(COX, np.zeros(2), times, second=True)])[0]
     single = reply.died_first[reply.counts == 1]
     assert len(single) > 100
     assert all(np.abs(X - row).sum(axis=1).min() < 1e-9 for row in single)  # without a policy each event shows its row

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 from survival_oracles import NAMES, reference, table
 
 import compfed as cf
-from compfed.errors import InputError
+from compfed.errors import InputError, RunWarning
 from compfed.federation import DisclosurePolicy, InProcess
 from compfed.federation.site.at_risk import coarser
 
@@ -68,7 +70,7 @@ def test_the_baseline_hazard_is_that_of_breslow(name):
 def test_a_saved_model_predicts_the_same(tmp_path):
     t = table("ties")
     model = cf.FederatedCox(times=AT).fit(t.X, t.y, sites=t.site)
-    again = cf.load_model(cf.save_model(model, tmp_path))
+    again: Any = cf.load_model(cf.save_model(model, tmp_path))
     np.testing.assert_array_equal(again.predict_survival_function(t.X), model.predict_survival_function(t.X))
 
 
@@ -102,6 +104,7 @@ def test_kaplan_meier_equals_survfit(name):
             np.testing.assert_allclose(found.high[g, at], high, rtol=1e-9)
             np.testing.assert_array_equal(found.at_risk[g, at], at_risk)
         if t.entry is None:
+            assert found.log_rank is not None
             assert found.log_rank.statistic == pytest.approx(R[f"{name}/logrank/pooled"][0], rel=1e-9)
     if f"{name}/lifelines/km" in reference("python"):
         np.testing.assert_allclose(found.survival[:, at], reference("python")[f"{name}/lifelines/km"], rtol=1e-9)
@@ -114,8 +117,10 @@ def test_kaplan_meier_of_levels_and_of_mistakes():
     frame = pd.DataFrame({"arm": np.array(["low", "mid", "top"])[np.arange(len(t.X)) % 3]})
     found = cf.kaplan_meier(frame, t.y, times=AT, by="arm", sites=t.site)
     assert found.groups == ("arm=low", "arm=mid", "arm=top")
+    assert found.log_rank is not None
     assert found.log_rank.degrees == 2
     np.testing.assert_allclose(found.log_rank.expected.sum(), found.log_rank.observed.sum())
+    wrong: dict[str, Any]
     for wrong, told in (({"times": [2.0, 1.0]}, "increase"), ({"times": AT, "by": "ward"}, "no column of this name")):
         with pytest.raises(InputError, match=told):
             cf.kaplan_meier(frame, t.y, sites=t.site, **wrong)
@@ -129,7 +134,8 @@ def test_the_figure_shows_every_group():
     t = table("ties")
     figure = cf.kaplan_meier(pd.DataFrame(t.X, columns=list("abcd")), t.y, times=AT, by="d", sites=t.site).plot()
     top, below = figure.axes
-    assert [text.get_text() for text in top.get_legend().get_texts()] == ["d=0", "d=1"]
+    legend: Any = top.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["d=0", "d=1"]
     assert len(below.texts) == 2 * len(AT)
 
 
@@ -207,6 +213,10 @@ def test_few_events_are_refused():
     federation = InProcess(sites, policy=DisclosurePolicy())
     with pytest.raises(InputError, match="fewer events than its min_rows"):
         cf.kaplan_meier(federation, times=AT)
+    with pytest.warns(RunWarning, match="has no baseline hazard"):
+        model = cf.FederatedCox(times=AT).fit_federation(federation)
+    assert model.certificate_.holds
+    assert not hasattr(model, "baseline_times_")
     y[np.flatnonzero((site == 1) & (y[:, 1] > 0))[2:], 1] = 0
     sites = cf.data.from_arrays([X[site == k] for k in range(4)], [y[site == k] for k in range(4)])
     with pytest.raises(InputError, match="min_level_rows"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_matrix
 from statsmodels.duration.hazard_regression import PHReg
 from survival_oracles import GRID, NAMES, log_likelihood, reference, table
 
@@ -17,7 +18,7 @@ RESULTS = "statsmodels.duration.tests.results"
 UNWEIGHTED = ["plain", "ties", "truncated", "lonely"]
 
 
-def fitted(name, ties="efron", strata=None, offset=None, sites="site", **parameters):
+def fitted(name, ties="efron", strata=None, offset=None, sites: str | None = "site", **parameters):
     t = table(name)
     where = None if sites is None else t.site
     return cf.FederatedCox(ties=ties, **parameters).fit(
@@ -230,7 +231,23 @@ def test_a_mistake_is_told_before_the_fit():
     for estimator in (cf.FederatedCox, cf.FederatedCoxCV):
         for name in ("fit_intercept", "site_effects"):
             with pytest.raises(InputError, match=f"no parameter '{name}'"):
-                estimator(**{name: True})
+                estimator(**{name: True})  # pyright: ignore[reportArgumentType]
+
+
+def test_sparse_rows_and_many_strata():
+    """Rows that stay sparse, and matched pairs: a stratum for every two rows, as in a conditional logistic regression."""
+    rng = np.random.default_rng(2)
+    m = 1200
+    X = rng.standard_normal((m, 8)) * (rng.random((m, 8)) < 0.2)
+    y = np.column_stack([rng.permutation(m) + 1.0, np.ones(m)])
+    site, pair = np.arange(m) % 3, np.arange(m) // 6
+    dense = cf.FederatedCox().fit(X, y, sites=site, strata=pair)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("compfed.estimators.table.DENSE_BYTES", 0)  # so few rows would be made dense
+        sparse = cf.FederatedCox().fit(csr_matrix(X), y, sites=site, strata=pair)
+    np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-9, atol=1e-12)
+    other = PHReg(y[:, 0], X, strata=pair * 3 + site).fit(disp=0)
+    np.testing.assert_allclose(dense.coef_, other.params, rtol=1e-6)
 
 
 def test_relaxed_fit_is_the_fit_on_its_support():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_value_gradient_and_hessian_are_those_of_the_definition(name, ties):
 def test_equals_statsmodels_at_any_model(name, ties):
     t, loss, x = table(name), CoxPartialLikelihood(ties=ties), np.array([0.5, -0.03, 2.0, -0.4])
     m, y, q = len(t.X), loss.encode(t.y, t.cell), np.full(len(t.X), 1 / len(t.X))
-    other = PHReg(t.y[:, -2], t.X, status=t.y[:, -1], entry=t.entry, strata=t.cell.astype(int), ties=ties)
+    other: Any = PHReg(t.y[:, -2], t.X, status=t.y[:, -1], entry=t.entry, strata=t.cell.astype(int), ties=ties)
     value, gradient = evaluated(loss, x, t.X, y, q)
     assert -m * value[0] == pytest.approx(other.loglike(x), rel=1e-12)
     np.testing.assert_allclose(-m * gradient[0], other.score(x), rtol=1e-10, atol=1e-9)

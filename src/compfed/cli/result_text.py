@@ -49,7 +49,7 @@ def result_text(model: FederatedModel, label: str | None = None) -> str:
     if len(used) > MOST_COEFFICIENTS:
         lines.append(f"... and {len(used) - MOST_COEFFICIENTS} more")
     intercept = np.ravel(getattr(model, "intercept_", ()))
-    if intercept.size:
+    if intercept.size and model.family().has_intercept:
         lines.append(f"intercept: {', '.join(f'{value:.6g}' for value in intercept[:20])}")
     refit = [] if summary is None else ["", str(summary)]
     return "\n".join([*lines, model.certificate_.words, *refit])

@@ -6,12 +6,13 @@ import argparse
 from pathlib import Path
 
 from compfed._utils.files import check_writable
-from compfed._utils.text import working
+from compfed._utils.text import join_names, working
 from compfed.cli.fit import agreed_times, label_columns
 from compfed.cli.help_text import example_text
 from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands
 from compfed.cli.option_text import as_options
+from compfed.errors import InputError
 
 EXAMPLES = (
     ("curves by treatment, every month of five years, with a figure",
@@ -51,6 +52,7 @@ def survival(args: argparse.Namespace) -> int:
     """Run `compfed survival`; return its exit status."""
     import compfed
     from compfed import data
+    from compfed.report.style import ENDINGS
 
     with as_options():
         label, times = label_columns(args), agreed_times(args.times)
@@ -62,7 +64,10 @@ def survival(args: argparse.Namespace) -> int:
         with working("adding up"):
             curves = compfed.kaplan_meier(sites, times=times, by=args.by)
         if args.figure is not None:
-            compfed.save_figure(curves.plot(), args.figure)
+            ending = args.figure.suffix.removeprefix(".")
+            if ending not in ENDINGS:
+                raise InputError(f"--figure {args.figure} must end in {join_names([f'.{e}' for e in ENDINGS])}.")
+            compfed.save_figure(curves.plot(), args.figure.with_suffix(""), [ending])
     print(json_text(curves.to_dict()) if args.json else curves)
     if args.figure is not None and not args.json:
         print(f"Figure: {args.figure}")

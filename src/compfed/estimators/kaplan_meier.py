@@ -15,6 +15,7 @@ from compfed._utils.text import join_names, text_table
 from compfed._utils.validation import check_numbers
 from compfed.data import Sites
 from compfed.data.adapter import as_frame
+from compfed.data.columns import take_column
 from compfed.errors import InputError
 from compfed.estimators import table as tables
 from compfed.estimators.programs.survival import ask_at_risk
@@ -196,15 +197,20 @@ def _federation(
         )
     model = FederatedCox()
     X, labels = survival_labels("kaplan_meier", tables.as_rows("kaplan_meier", X), y)
-    if by is not None:
-        frame = as_frame(X)
-        if by not in frame.columns:
-            raise InputError(
-                f"kaplan_meier(by={by!r}): X has no column of this name; it has {join_names([str(c) for c in frame.columns])}."
-            )
-        words = not frame[by].is_numeric
-        X = frame.select([by, *([sites] if isinstance(sites, str) else [])])
-        schema = "auto" if schema is None and words else schema
+    if isinstance(sites, str):
+        X, sites = take_column(as_frame(X), "sites", sites)
+    if by is None:  # no column plays a part
+        return model.make_table(np.zeros((len(labels), 1)), labels, sites, sample_weight).federation()
+    frame = as_frame(X)
+    if frame is None:
+        raise InputError(
+            f"kaplan_meier(by={by!r}): X has no names of columns. Give a DataFrame, whose columns have them."
+        )
+    if by not in frame.columns:
+        has = join_names([str(c) for c in frame.columns])
+        raise InputError(f"kaplan_meier(by={by!r}): X has no column of this name; it has {has}.")
+    words = not frame[by].is_numeric
+    X, schema = frame.select([by]), "auto" if schema is None and words else schema
     return model.make_table(X, labels, sites, sample_weight, schema).federation()
 
 

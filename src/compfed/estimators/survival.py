@@ -222,7 +222,7 @@ class FederatedCox(BoundedModel):
             except SiteRefusal as refusal:  # the coefficients stand
                 warnings.warn(f"{type(self).__name__} has no baseline hazard: {refusal}", RunWarning, stacklevel=4)
         super()._set_attributes(federation, fitted, cost)
-        if found is not None:
+        if found is not None and times is not None:
             self.baseline_times_ = times
             self.baseline_cumulative_hazard_ = survival.cumulative_hazard(found)
             self.log_risk_at_mean_ = float(fitted.prepared.scaling.centre @ self.coef_)
@@ -356,7 +356,7 @@ class FederatedCox(BoundedModel):
         """Predict the probability of no event up to `times`, of shape (n_rows, n_times): exp(-cumulative hazard)."""
         return np.exp(-self.predict_cumulative_hazard(X, times, offset))
 
-    def evaluate(
+    def evaluate(  # pyright: ignore[reportIncompatibleMethodOverride]  # by the order of rows: no threshold, no folds
         self,
         X: Features | Sites | Federation,
         y: npt.ArrayLike | Sequence[str] | None = None,
@@ -413,7 +413,8 @@ class FederatedCox(BoundedModel):
         labels = survival_labels(type(self).__name__, tables.as_rows(type(self).__name__, X), y)[1]
         z = self.predict(X, offset)
         found = ordered_pairs(labels[:, -2], labels[:, -1] > 0, z, np.zeros(len(z)))
-        return SurvivalEvaluation(*found.tolist(), Communication()).concordance
+        concordant, discordant, same = found.tolist()
+        return SurvivalEvaluation(concordant, discordant, same, Communication()).concordance
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

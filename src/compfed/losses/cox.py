@@ -35,7 +35,7 @@ from compfed.losses.many_models import LossEvaluation
 
 ENTRY, TIME, EVENT, STRATUM, OFFSET, WEIGHT = range(6)  # columns of encoded labels
 TOGETHER = 2**21  # predictions that are worked out together
-KNOWN = 16  # orders of rows that are kept
+KNOWN_ROWS = 2**21  # in the orders of rows that are kept: of all sites and folds of a message, if they fit
 
 
 class RiskSets:
@@ -143,7 +143,7 @@ def risk_sets(y: np.ndarray, q: np.ndarray) -> RiskSets:
         return known[1]
     made = RiskSets(y, used)
     _known[key] = ref(y), made
-    while len(_known) > KNOWN:
+    while len(_known) > 1 and sum(len(sets.rows) for _, sets in list(_known.values())) > KNOWN_ROWS:
         _known.popitem(last=False)
     return made
 
