@@ -75,7 +75,7 @@ def leaderboard_record() -> dict[str, Any]:
         "seeds": [0],
         "tau": 5,
         "clock": "phone",
-        "criterion": "c",
+        "criterion": "||x - x*|| / ||x*||",
         "levels": levels,
     }
     entries = [

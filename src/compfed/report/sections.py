@@ -899,7 +899,8 @@ def _firsts_table(standings: Sequence[Record], paper: str) -> str:
             first = [row for row in problem["methods"] if row["costs"][unit]["rank"] == 1]
             paid = f": {_board_cost(unit, first[0]['costs'][unit]['cost'])}" if first else ""
             names = sorted((row["method"] for row in first), key=len)
-            cells.append((join_names(names, " = ", most=2) or "nobody") + paid)
+            most = 1 if any(len(name) > 20 for name in names) else 2  # the table stays as wide as a page
+            cells.append((join_names(names, " = ", most=most) or "nobody") + paid)
         mine = next((row for row in problem["methods"] if row["method"] == paper), None)
         arrived = sum(row["costs"]["rounds"]["rank"] is not None for row in problem["methods"])
         if mine is None:
