@@ -28,6 +28,7 @@ import compfed as cf
 from compfed import network
 from compfed.cli import main
 from compfed.cli.demo import free_port
+from compfed.federation.numbers import About, Table
 from compfed.federation.queries import LEAVES
 from compfed.federation.site.ledger import Roster
 from compfed.network import keys
@@ -521,8 +522,9 @@ def used(masked) -> Path:
     settings = settings_of(masked)
     ledger = settings.ledger()
     ledger.open_run("run-1", OLD, HASHES, settings.disclosure)
-    ledger.record("run-1", {"Moments": 1}, 0, 1000)
-    ledger.record("run-1", {"Evaluate": 2, "HeldOut": 1}, 7, 2500, ["dose"])
+    ledger.begin("run-1", "", "rule", 1000, Table(96, 2, 2))
+    ledger.record("run-1", 2, "h2", {"Moments": 1}, {About(0b11, 2): 5}, 1000)
+    ledger.record("run-1", 3, "h3", {"Evaluate": 2, "HeldOut": 1}, {About(0b11, 2): 1042}, 2500)
     lines = [
         {"time": 1.7e9, "run": "run-1", "number": 1, "queries": {"Enrol": 1}, "bytes_out": 400, "repeated": False},
         {"time": 1.7e9, "run": "other", "number": 1, "queries": {"Moments": 1}, "bytes_out": 77, "repeated": False},
@@ -542,7 +544,7 @@ def test_the_ledger_of_a_table_without_runs(compfed, masked):
     done = compfed("site", "ledger", *config(masked))
     assert done.status == 0
     assert "No run of the table 'rows' yet." in done.out
-    assert "0 numbers released, 0.0% of those in the rows whose sums are seen" in done.out
+    assert "Table 'rows': 0 numbers released, 0.0% of those in the rows whose sums are seen" in done.out
     assert compfed("site", "ledger", "--csv", *config(masked)).out.count("\n") == 1  # the header
 
 
@@ -550,13 +552,13 @@ def test_the_ledger_as_a_table_and_as_csv(compfed, used):
     done = compfed("site", "ledger", *config(used))
     assert done.status == 0
     (row,) = [line for line in done.out.splitlines() if line.startswith("run-1 ")]
-    for cell in ("north, south, west, east", " 24 ", "Evaluate 2, HeldOut 1, Moments 1", " 7 ", " 3500 ", " 99993"):
+    for cell in ("north, south, west, east", " 24 ", "Evaluate 2, HeldOut 1, Moments 1", " 1047 ", " 3500 ", " 545.3%"):
         assert cell in row
-    assert "7 models evaluated, 99993 left of 100000" in done.out
-    assert "derivatives, over all runs: 'dose'." in done.out
+    assert "1,047 numbers released, 545.3% of those" in done.out  # of 96 x 2
+    assert "a rule may approve a run up to any share (share_by_rule), a person up to any share (max_share)" in done.out
     (entry,) = csv.DictReader(io.StringIO(compfed("site", "ledger", "--csv", *config(used)).out))
-    assert (entry["run"], entry["rows"], entry["models"], entry["bytes out"]) == ("run-1", "24", "7", "3500")
-    assert entry["models left"] == "99993"
+    assert (entry["run"], entry["rows"], entry["numbers"], entry["bytes out"]) == ("run-1", "24", "1047", "3500")
+    assert entry["share so far"] == "545.3%"
     lines = compfed("site", "ledger", "--json", *config(used)).out.splitlines()
     assert [json.loads(line) for line in lines] == [entry]
 
@@ -567,14 +569,15 @@ def test_a_damaged_ledger_is_named_in_one_line(compfed, used):
     for command in (["ledger"], ["allow", "--yes"], ["explain", "run-1"]):
         done = compfed("site", *command, *config(used))
         assert done.status == 2
-        assert "line 2 is damaged. Restore the file from a backup" in done.error
+        assert "line 3 is damaged. Restore the file from a backup" in done.error
 
 
 def test_explain_says_message_by_message_what_left(compfed, used):
     done = compfed("site", "explain", "run-1", *config(used))
     assert done.status == 0
     assert "Run run-1 at site 'north': 3 replies left, 3,900 bytes." in done.out
-    assert "with the sites north, south, west, east, and used 24 rows of the table 'rows' and 7 models" in done.out
+    assert "with the sites north, south, west, east, and used 24 rows of the table 'rows'" in done.out
+    assert "1,047 numbers left in it, 545.3% of 96 x 2 (by rule)" in done.out
     messages = [line.split(maxsplit=4) for line in done.out.splitlines() if line[:1].isdigit()]
     assert [(number, size) for number, _, _, size, _ in messages] == [
         ("1", "400"),
@@ -749,10 +752,6 @@ def _few_rows(site: Path) -> None:
     (site / "site.toml").write_text(text.replace("# min_rows = 10 ", "min_rows = 50 "))
 
 
-def _one_large_row(site: Path) -> None:
-    (site / "rows.csv").write_text(GOOD + "10,1e6,1\n")
-
-
 def _masked(site: Path) -> None:
     text = (site / "site.toml").read_text()
     (site / "site.toml").write_text(text.replace("secure_sum = false", "secure_sum = true"))
@@ -777,7 +776,6 @@ PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another ca": (_others_ca, "the certificate is not accepted (CERTIFICATE_VERIFY_FAILED)"),
     "no key": (lambda site: (site / "node.key").unlink(), "`compfed site init` makes it"),
     "a key that others can read": (lambda site: (site / "node.key").chmod(0o644), "others can read"),
-    "one large row": (_one_large_row, "column 'dose' has over half of its variance from one row"),
     "two masked sites": (
         _masked,
         "secure_sum = true needs three sites or more, and there are 2: with two sites each would",
@@ -786,6 +784,17 @@ PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another key": (_new_key, "roster.txt has the key"),
     "few rows": (_few_rows, "there are 24 rows and min_rows = 50: every query would be refused"),
 }
+
+
+def test_site_check_names_a_column_that_is_withheld(compfed, federation, site):
+    (site / "rows.csv").write_text(GOOD + "10,1e6,1\n")
+    with listening(federation):
+        done = compfed("site", "check", "--config", site / "site.toml")
+    assert done.status == 0
+    assert (
+        "NOTE     withheld, and left out at all sites: column 'dose' has over 83% of its variance from one row"
+        in done.out
+    )
 
 
 @pytest.mark.parametrize("what", PROBLEMS)

@@ -89,6 +89,9 @@ def test_a_fit_shows_every_message_and_every_problem(tmp_path):
         cf.FederatedLasso(alpha=0.1).fit_federation(federation)
     lines = out.getvalue().splitlines()
     assert [line for line in lines if "!" in line] == ["  ! message 1, site south: no reply in time"]
+    (stated,) = [line for line in lines if "FederatedLasso: at most " in line]
+    assert lines.index(stated) == 2  # before the first numbers leave
+    lines.remove(stated)
     assert len(lines) == federation.number + 1
     assert lines[1].endswith("  Enrol")
 

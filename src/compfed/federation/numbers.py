@@ -139,11 +139,12 @@ NEEDS_A_PERSON = "a person at a site has to approve this"
 
 
 class Left(NamedTuple):
-    """The table of the site that allows least, what has left of it, and how many numbers a rule may still approve."""
+    """The table of the site that allows least, what has left of it, and how many numbers a rule may still approve, or a person."""
 
     table: Table
     before: float
     by_rule: float
+    by_person: float
 
     @classmethod
     def of(cls, enrolments: Sequence[Enrolment], spent: float = 0.0) -> Left:
@@ -154,11 +155,10 @@ class Left(NamedTuple):
             columns = max(e.width or len(e.table_columns), 1)
             table = Table(rows_seen(sizes, place, masked), columns, 1)
             before = e.share_used + spent / table.cells
-            share = max(e.share_by_rule - before, 0.0)
-            found.append(
-                cls(table, before, share if np.isinf(share) else float(np.floor(share * table.cells * (1 - 1e-9))))
-            )
-        return min(found, key=lambda left: (left.by_rule, left.table.cells))
+            # a little less: sites add shares in another order
+            left = [max(most - before, 0.0) * table.cells * (1 - 1e-9) for most in (e.share_by_rule, e.max_share)]
+            found.append(cls(table, before, *(n if np.isinf(n) else float(np.floor(n)) for n in left)))
+        return min(found, key=lambda left: (left.by_rule, left.by_person, left.table.cells))
 
 
 def left_text(numbers: int, enrolments: Sequence[Enrolment], spent: float = 0.0) -> str:
@@ -169,6 +169,11 @@ def left_text(numbers: int, enrolments: Sequence[Enrolment], spent: float = 0.0)
 
 
 # --- in words ---
+
+
+def percent(share: float) -> str:
+    """A limit on a share."""
+    return "any share" if np.isinf(share) else f"{share:.0%}"
 
 
 def share_text(numbers: int, table: Table, before: float, masked: bool, verb: str = "at most ") -> str:

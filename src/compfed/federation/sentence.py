@@ -135,7 +135,7 @@ class RunSentence:
         if share > 1:
             lines.append(
                 f"With this run {share:.1f} times as many numbers will have left as the table holds: a participant who lies, or "
-                "much patience, could compute rows."
+                "many such runs, could compute rows."
             )
         lines.append(
             "Not prevented: whoever takes part and lies chooses which numbers leave, within this. No differential privacy."

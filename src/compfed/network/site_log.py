@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from compfed._utils.text import join_names, printable, text_table
 from compfed.errors import InputError
+from compfed.federation.numbers import percent
 from compfed.federation.queries import LEAVES
 from compfed.federation.site.ledger import HEADER, Ledger, Roster, RunEntry
 from compfed.network import keys
@@ -151,8 +152,9 @@ def ledger_text(settings: SiteSettings) -> str:
 def _budget(ledger: Ledger, settings: SiteSettings) -> str:
     rules, share = settings.disclosure, ledger.share()
     return (
-        f"Table {settings.table!r}: {ledger.numbers:,} numbers released, {share:.1%} of those in the rows whose sums are seen. Up to "
-        f"{rules.share_by_rule:.0%} a rule may approve a run (share_by_rule), up to {rules.max_share:.0%} a person (max_share)."
+        f"Table {settings.table!r}: {ledger.numbers:,} numbers released, {share:.1%} of those in the rows whose sums are seen. Here "
+        f"a rule may approve a run up to {percent(rules.share_by_rule)} (share_by_rule), a person up to {percent(rules.max_share)} "
+        "(max_share)."
     )
 
 

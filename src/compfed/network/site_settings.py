@@ -27,6 +27,7 @@ from compfed.data.table_files import MISSING, check_reading, read_table
 from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
+from compfed.federation.numbers import percent
 from compfed.federation.queries import LEAVES
 from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
 from compfed.federation.site.ledger import Ledger
@@ -501,8 +502,8 @@ def released_text(settings: SiteSettings) -> str:
         counted = f"{tables[-1].rows:,} x {tables[-1].columns:,} = {tables[-1].cells:,} ({seen} x columns)"
     return (
         f"Numbers released about the table {settings.table!r}, over all runs: {numbers:,}, {before:.0%} of the numbers in "
-        f"{counted}. Up to {rules.share_by_rule:.0%} a rule approves a run before it begins; beyond that a person here has to, up to "
-        f"{rules.max_share:.0%} (`compfed site runs`).{person}"
+        f"{counted}. Up to {percent(rules.share_by_rule)} a rule approves a run before it begins; beyond that a person here has to, up to "
+        f"{percent(rules.max_share)} (`compfed site runs`).{person}"
     )
 
 

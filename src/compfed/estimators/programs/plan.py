@@ -12,7 +12,7 @@ The counts are what fits took, with room: a fit of d coefficients evaluates abou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -177,34 +177,30 @@ def plan_choice(
     full = cost(asked, alphas)
     if getattr(federation, "why", "") or TIGHT * full <= left:
         return _stated(federation, asked, full, sizes.model)
-    loo = _can_leave_one_out(options, sizes, federation)
-    for count in (alphas, *(n for n in FEWER if n < alphas and grid.alphas is None)):
-        smaller = replace(grid, n_alphas=count) if grid.alphas is None else grid
-        for way in (LEAVE_ONE_OUT, cv) if loo else (cv,):
-            made = replace(options, frugal=True) if way == LEAVE_ONE_OUT else options
-            one = replace(
-                asked,
-                options=made,
-                grid=smaller,
-                cv=way,
-                stated=replace(asked.stated, alphas=count, folds=_folds_text(way)),
-            )
-            if TIGHT * (numbers := cost(one, count)) <= left:
-                return _stated(
-                    federation, replace(one, note=_note(kind, asked, one, ROOM * full + MORE)), numbers, sizes.model
-                )
-    if loo:  # a person is asked in any case: for the cheaper way
-        least = replace(
-            asked,
-            options=replace(options, frugal=True),
-            cv=LEAVE_ONE_OUT,
-            stated=replace(asked.stated, folds=LEAVE_ONE_OUT),
-        )
-        if (numbers := cost(least, alphas)) < full:
-            return _stated(
-                federation, replace(least, note=_note(kind, asked, least, ROOM * full + MORE)), numbers, sizes.model
-            )
+    ways = list(_cheaper_ways(asked, _can_leave_one_out(options, sizes, federation), alphas))
+    # by rule; or else, as a person is asked in any case, the first that is within the end
+    for room, more, most in ((TIGHT, 0, left), (ROOM, MORE, _left(federation, with_person=True))):
+        for way in ways:
+            numbers = cost(way, way.stated.alphas)
+            if room * numbers + more <= most and numbers < full:
+                note = _note(kind, asked, way, ROOM * full + MORE)
+                return _stated(federation, replace(way, note=note), numbers, sizes.model)
     return _stated(federation, asked, full, sizes.model)
+
+
+def _cheaper_ways(asked: Plan, loo: bool, alphas: int) -> Iterator[Plan]:
+    """Approximate leave-one-out, and fewer alphas, from the least that is given up."""
+    grid = asked.grid
+    assert grid is not None, "a choice of alpha has a grid"
+    fewer = (alphas, *(n for n in FEWER if n < alphas)) if grid.alphas is None else (alphas,)
+    for count in fewer:
+        smaller = replace(grid, n_alphas=count) if grid.alphas is None else grid
+        if loo:
+            stated = replace(asked.stated, alphas=count, folds=LEAVE_ONE_OUT)
+            yield replace(
+                asked, options=replace(asked.options, frugal=True), grid=smaller, cv=LEAVE_ONE_OUT, stated=stated
+            )
+        yield replace(asked, grid=smaller, stated=replace(asked.stated, alphas=count))
 
 
 def plan_scores(
@@ -257,9 +253,10 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]}... ({hashlib.sha256(text.encode()).hexdigest()[:16]})"
 
 
-def _left(federation: Federation) -> float:
-    """Numbers that a rule may still approve at every site."""
-    return Left.of(federation.enrolments, getattr(federation, "numbers", 0.0)).by_rule
+def _left(federation: Federation, with_person: bool = False) -> float:
+    """Numbers that a rule may still approve at every site; or a person."""
+    left = Left.of(federation.enrolments, getattr(federation, "numbers", 0.0))
+    return left.by_person if with_person else left.by_rule
 
 
 def _stated(federation: Federation, plan: Plan, numbers: float, least: int, room: float = ROOM) -> Plan:
