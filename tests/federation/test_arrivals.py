@@ -293,7 +293,7 @@ WRONG_TOTALS: dict[str, tuple[str, Any, str, Any, str]] = {  # query, weighting,
     "a site too many": ("held out", "once", "sites", 1.0, "the field sites does not count sites"),
     "a class below 0": (
         "classes",
-        "once",
+        "rows",
         "class_weights",
         [-50.0, 50.0],
         "the sum of the field class_weights is below 0",

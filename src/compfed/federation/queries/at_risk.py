@@ -63,6 +63,9 @@ class AtRisk(Query):
         event_risk: np.ndarray  # (1,): sum of w z over all events
         event_rows: np.ndarray  # (d,): sum of w a
 
+    def weighed_by(self, weighting: Weighting) -> str:
+        return "rows"
+
     @property
     def rows(self) -> RowSubset | None:
         return None
