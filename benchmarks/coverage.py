@@ -112,7 +112,11 @@ def auc_covered(seed: int) -> tuple[bool, bool]:
     found = scorer.evaluate(z[:, None], y, sites=SITES)
     truth = norm.cdf(DELTA / np.sqrt(2))
     low, high = found.confidence["sensitivity"]
-    return found.auc.confidence_low <= truth <= found.auc.confidence_high, low <= norm.cdf(DELTA) <= high
+    auc, within = (
+        bool(found.auc.confidence_low <= truth <= found.auc.confidence_high),
+        bool(low <= norm.cdf(DELTA) <= high),
+    )
+    return auc, within
 
 
 def main() -> int:

@@ -442,8 +442,8 @@ def a_day_of_refusals(folder: Path) -> str:
             last, operator.number = str(refused), service_number(operator)
         except cf.InputError:
             operator.number = service_number(operator)
-    models = [operator.link.service(name).ledger().models for name in NAMES]
-    return f"{bits} answers that tell something, of 40 messages; {max(models)} models in the ledger after a restart"
+    numbers = [operator.link.service(name).ledger().numbers for name in NAMES]
+    return f"{bits} answers that tell something, of 40 messages; {max(numbers)} numbers in the ledger after a restart"
 
 
 def isolated_level(_: Path) -> str:

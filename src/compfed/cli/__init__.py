@@ -24,7 +24,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
     parser.set_defaults(run=lambda _: parser.print_help())  # without a command
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=OneLineParser)
+    commands: local_commands.Commands = parser.add_subparsers(  # pyright: ignore[reportAssignmentType]  # a subclass of its parser
+        dest="command", metavar="COMMAND", parser_class=OneLineParser
+    )
     fit.add_commands(commands)
     survival_command.add_commands(commands)
     local_commands.add_commands(commands)

@@ -161,7 +161,8 @@ def fit(args: argparse.Namespace) -> int:
     """Run `compfed fit`; return its exit status: 1 where there is a model, and its evaluation failed."""
     from compfed import data
     from compfed.cli.result_text import result_text
-    from compfed.estimators.run_files import MODEL, check_run_folder, write_evaluation, write_fit
+    from compfed.estimators.model_file import NAME as MODEL
+    from compfed.estimators.run_files import check_run_folder, write_evaluation, write_fit
 
     with as_options():
         label = label_columns(args)

@@ -65,7 +65,7 @@ class OneLineParser(argparse.ArgumentParser):
             2, f"{self.prog}: {text}{'' if text.endswith('?') else '.'} `{self.prog} --help` shows the options.\n"
         )
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # overloads
         """Refuse here what this command does not know, with its own options at hand for a hint."""
         if args is not None and (typos := self._unknown_options(args)):
             self.error(self._unknown_text(typos))  # before what is missing: it was meant

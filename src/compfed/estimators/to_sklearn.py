@@ -51,7 +51,7 @@ def to_sklearn(model: Any) -> BaseEstimator:
     coef, intercept = np.array(model.coef_, float), np.array(model.intercept_, float)
     if isinstance(model, FederatedMultiTaskLasso | FederatedNuclearRegressor) and model.one_outcome_:
         found, coef, intercept = linear_model.LinearRegression, coef.reshape(-1), intercept.reshape(-1)[0]
-    twin = found(fit_intercept=bool(model.fit_intercept))
+    twin: Any = found(fit_intercept=bool(model.fit_intercept))
     if found in (linear_model.LogisticRegression, linear_model.PoissonRegressor, linear_model.GammaRegressor):
         # a fit to one row of zeros for each class sets what scikit-learn keeps to itself, such as the link
         labels: Any = getattr(model, "classes_", np.ones(1))

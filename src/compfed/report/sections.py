@@ -394,7 +394,7 @@ def _evaluation_parts(record: Record) -> list[Part]:
         if key != "auc":
             each = [found[name].get(key) for name in columns]
             rows.append([words.measure_name(key, evaluation), *map(_measure, each)])
-            if any(one is not None and None not in one[1:] and one[2] - one[1] > words.BOUNDED for one in each):
+            if any(one is not None and _is_wide(one[1], one[2]) for one in each):
                 rows.append(
                     [
                         f"rounding bounds of the {words.measure_name(key, evaluation)}",
@@ -457,6 +457,11 @@ def _curves_by_site(evaluation: Record) -> tuple[Plot, ...]:
         calibration_by_site(sites, f"Calibration of each site.{middle}{more}"),
     )
     return tuple(plot for plot in made if plot is not None)
+
+
+def _is_wide(low: float | None, high: float | None) -> bool:
+    """Whether rounding bounds are so far apart that they are said."""
+    return low is not None and high is not None and high - low > words.BOUNDED
 
 
 def _bounds(value: Any, low: Any, high: Any) -> str:
