@@ -536,6 +536,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
     "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
     "FederatedGammaRegressor": ("amounts", {"alpha": 0.1, "l1_ratio": 0.5}),
+    "FederatedCox": ("survival", {"alpha": 0.05, "l1_ratio": 0.5}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 1.0}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.3}),
 }
