@@ -33,7 +33,7 @@ from compfed.federation import (
 )
 from compfed.federation.adding import MessageLayout, encode
 from compfed.federation.enrolment import Agreement
-from compfed.federation.queries import FinishRound
+from compfed.federation.queries import AtRisk, FinishRound
 from compfed.federation.queries.lipschitz import largest_lipschitz
 from compfed.federation.query import Weighted, Weighting
 from compfed.federation.server.program import Request, run_program
@@ -86,6 +86,7 @@ def assert_close(found: Any, expected: Any, rtol: float = 1e-13) -> None:
 
 SCALING = FeatureScaling(np.array([0.5, 0.0, 3.0, 1.0]), np.array([1.0, 0.2, 9.0, 3.0]), intercept=True)
 SQUARED = ObjectiveSpec(cf.losses.Squared(ridge=0.1), SCALING)
+COX = ObjectiveSpec(cf.losses.CoxPartialLikelihood())
 LOGISTIC = ObjectiveSpec(cf.losses.Logistic(), SCALING, classes=np.array(["ill", "well"]))
 POISSON = ObjectiveSpec(cf.losses.Poisson(), SCALING)
 RAW = ObjectiveSpec(cf.losses.Squared())
@@ -141,6 +142,9 @@ QUERIES: dict[str, tuple[str, Any]] = {
     "products of three classes": ("three", Inference(
         ObjectiveSpec(cf.losses.Softmax(3), SCALING, np.arange(3.0)), np.arange(15.0) / 10, np.array([1, 2, 7])
     )),
+    "at risk": ("survival", AtRisk(COX, np.array([0.1, 2.0, 0.0, 0.1]), np.arange(1.0, 9.0), pairs=True)),
+    "matrices at risk": ("survival", AtRisk(COX, np.array([0.1, 2.0, 0.0, 0.1]), np.arange(1.0, 9.0), second=True)),
+    "a partial likelihood": ("survival", Evaluate(COX, np.ones((2, 4)) * [0.1, 2.0, 0.0, 0.1], np.arange(3))),
     "score": ("words", Score(LOGISTIC, X[0], np.array([[-1.0, 0.0, 0.5]]), np.empty(0), np.array([[0.1, 2.0]]), FOLD)),
     "score of numbers": ("numbers", Score(SQUARED, X[1], np.empty((0, 0)), np.ones(1), np.empty((0, 2)))),
     "score of counts": ("counts", Score(POISSON, X[1] / 10, np.empty((0, 0)), np.ones(1), np.empty((0, 2)), SMALL)),
@@ -177,7 +181,7 @@ def weights_of(sites: list[Site], query: Any, weighting: Weighting) -> np.ndarra
 def test_every_query_has_the_float_sum(name, weighting, sample_weight):
     """To rounding that of `InDoubles`; to the bit the same in another order of the sites, and with masks."""
     kind, query = QUERIES[name]
-    own = isinstance(query, (Describe, HeldOut, Score)) or (isinstance(query, Moments) and weighting != "sites")
+    own = isinstance(query, (AtRisk, Describe, HeldOut, Score)) or (isinstance(query, Moments) and weighting != "sites")
     sites = listed(kind, sample_weight)
     weights = None if own else weights_of(sites, query, weighting)
     if isinstance(query, Moments):
@@ -550,6 +554,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
     "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
     "FederatedGammaRegressor": ("amounts", {"alpha": 0.1, "l1_ratio": 0.5}),
+    "FederatedCox": ("survival", {"alpha": 0.05, "l1_ratio": 0.5}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 1.0}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.3}),
 }

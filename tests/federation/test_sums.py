@@ -15,6 +15,7 @@ import compfed as cf
 from compfed import estimators
 from compfed.federation import Describe, Evaluate, HeldOut, InProcess, Lipschitz, LocalUpdate, Moments, Rows, Site, ask
 from compfed.federation.queries import Description, FinishRound, HeldOutSum, MomentsSum, UpdateSum
+from compfed.federation.queries.at_risk import AtRisk
 from compfed.federation.queries.lipschitz import BINS, largest_lipschitz, lipschitz_bin
 from compfed.federation.server import program
 from compfed.federation.server.moments import standardisation
@@ -129,7 +130,16 @@ def test_an_upper_bound_has_no_counts():
 
 # --- a server program receives sums only ---
 
-SUM_TYPES = (Description, HeldOutSum, MomentsSum, UpdateSum, Evaluate.Reply, Lipschitz.Reply, FinishRound.Reply)
+SUM_TYPES = (
+    AtRisk.Reply,
+    Description,
+    HeldOutSum,
+    MomentsSum,
+    UpdateSum,
+    Evaluate.Reply,
+    Lipschitz.Reply,
+    FinishRound.Reply,
+)
 # of a description
 PER_SITE = {
     "rows",
@@ -185,6 +195,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.1}),
     "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.1}),
     "FederatedGammaRegressor": ("amounts", {"alpha": 0.1}),
+    "FederatedCox": ("survival", {"alpha": 0.05, "times": [3.0, 9.0]}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 0.3}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.3}),
 }

@@ -76,7 +76,7 @@ def wired(rows: Table, accepts: Sequence[str] = (), limits: QueryLimits | None =
 
 
 def table(kind: str, seed: int = 0, sites: int = 2) -> Table:
-    """Rows and labels of a kind: numbers, words, three classes, counts, amounts, two outcomes."""
+    """Rows and labels of a kind: numbers, words, three classes, counts, amounts, two outcomes, times and events."""
     rng = np.random.default_rng(seed)
     A = [rng.standard_normal((12 + 3 * i, 4)) * [1.0, 0.1, 10.0, 3.0] + i for i in range(sites)]
     z = [a @ [1.0, 3.0, 0.0, -0.2] + rng.standard_normal(len(a)) for a in A]
@@ -87,5 +87,6 @@ def table(kind: str, seed: int = 0, sites: int = 2) -> Table:
         "counts": [np.rint(np.exp(0.2 * v).clip(0, 9)) for v in z],
         "amounts": [np.exp(0.2 * v).clip(0.1, 9) for v in z],
         "two": [np.c_[v, -v + 1] for v in z],
+        "survival": [np.c_[np.rint(9 * np.exp(-0.2 * v).clip(0.1, 9)), np.arange(len(v)) % 4 > 0] for v in z],
     }
     return list(zip(A, labels[kind], strict=True))

@@ -103,6 +103,7 @@ def table(kind: str = "numbers", rows: Sequence[int] = (60, 75, 90, 66)) -> cf.d
         "classes": lambda v: (v + rng.uniform(-1, 1, len(v)) > 0).astype(float),
         "counts": lambda v: np.rint(np.exp(0.5 * v)),
         "amounts": lambda v: np.exp(0.5 * v),
+        "survival": lambda v: np.c_[np.rint(9 * np.exp(-0.3 * v)), np.arange(len(v)) % 4 > 0],
         "two": lambda v: np.c_[v, 1 - v + 0.3 * rng.uniform(-1, 1, len(v))],
     }
     return cf.data.from_arrays(A, [labels[kind](v) for v in z], names=["north", "east", "south", "west"][: len(rows)])
@@ -119,6 +120,7 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.1, "l1_ratio": 0.5}),
     "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.1, "l1_ratio": 0.5, "theta": 2.0}),
     "FederatedGammaRegressor": ("amounts", {"alpha": 0.1, "l1_ratio": 0.5}),
+    "FederatedCox": ("survival", {"alpha": 0.05, "l1_ratio": 0.5}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 0.1}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.1}),
 }

@@ -428,9 +428,12 @@ class FederatedCox(BoundedModel):
 class FederatedCoxCV(CrossValidated, FederatedCox):
     """Cox proportional hazards over sites, with alpha chosen by cross-validation.
 
-    The loss of a fold is by how much all rows lose more than those to train with, at the model without the fold, per event of the
-    fold: -(l_all(w) - l_train(w)) / events, with the log partial likelihood l (Verweij and van Houwelingen, Statistics in Medicine
-    1993; "grouped" in glmnet).
+    Attributes
+    ----------
+    cv_loss_ : ndarray of shape (n_alphas, n_splits)
+        By how much all rows lose more than those to train with, at the model without the fold, per event of the fold:
+        -(l_all(w) - l_train(w)) / events, with the log partial likelihood l (Verweij and van Houwelingen, Statistics in Medicine
+        1993; "grouped" in glmnet).
 
     See Also
     --------
