@@ -76,7 +76,7 @@ class Guard:
         """Take part in a run with these sites; raises `SiteRefusal` where a value of few rows would show in its sums."""
         if self.agreement is agreement:
             return
-        out = agreement.enrolments[self.rows.index].not_kept
+        out = agreement.enrolments[0].not_kept  # the same of all sites
         names = self.rows.every_column or tuple(map(str, range(self.rows.every_feature.shape[1])))
         self.rows.leave_out(j for j, name in enumerate(names) if name in out)
         # sites whose rows cannot be used together answer `Tabulate` alone, which keeps this rule by itself
