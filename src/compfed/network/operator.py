@@ -100,7 +100,7 @@ def _superlink(settings: FederationSettings) -> Iterator[FlowerLink]:
 def _connect(settings: FederationSettings, folder: Path | None) -> RemoteFederation:
     with _superlink(settings) as link:
         link.open()
-        return RemoteFederation(link, settings.roster, folder=folder, retry=settings.retry)
+        return RemoteFederation(link, settings.roster, folder=folder, retry=settings.retry, why=settings.why)
 
 
 def run(settings: FederationSettings, folder: Path) -> tuple[FederatedModel, Evaluation | None]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONGEST_KEYS = 2**20  # bytes of a file of public keys: thousands of sites
+LONGEST_REASON = 500  # characters
 SITE_BLOCK = """
 [[site]]
 name = "{name}"
@@ -153,6 +154,9 @@ class FederationSettings:
     evaluate : bool or int, default=False
         Whether a run also measures how well its model predicts the rows that it was fitted to. A number K: by K fits without
         a fold each, so that every row is scored by a model that has not seen it.
+    why : str, default=""
+        The reason for computing in full what would release more numbers than a rule may approve; a person at each site reads it.
+        Without one a choice of alpha takes a cheaper way where there is one.
 
     Examples
     --------
@@ -171,6 +175,7 @@ class FederationSettings:
     parameters: dict[str, object] = field(default_factory=dict)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     evaluate: bool | int = False
+    why: str = ""
 
     @classmethod
     def read(cls, path: str | Path, check_estimator: bool = True) -> FederationSettings:
@@ -178,7 +183,7 @@ class FederationSettings:
         path = Path(path)
         path = path / "federation.toml" if path.is_dir() else path
         given = read_toml(path, "Give the folder of `compfed federation new DIR`.")
-        check_table(given, ("estimator", "parameters", "evaluate", "network", "retry", "site"), str(path))
+        check_table(given, ("estimator", "parameters", "evaluate", "why", "network", "retry", "site"), str(path))
         network = check_table(given.get("network", {}), ("superlink", "listen", "keys"), f"{path}, [network]")
         if "superlink" not in network:
             raise InputError(f"{path}, [network]: 'superlink' is missing: the address that sites dial, HOST:PORT.")
@@ -191,6 +196,7 @@ class FederationSettings:
             path.absolute(), check_text(given.get("estimator"), f"{path}: estimator"), _sites(path, given.get("site", [])),
             str(network["superlink"]), parse_address(listen, f"{path}: listen"), path.parent.absolute() / folder, parameters,
             read_numbers(RetryPolicy, retry, path), _check_evaluate(given.get("evaluate", False), f"{path}: evaluate"),
+            _check_why(given.get("why", ""), f"{path}: why"),
         )  # fmt: skip
         if check_estimator:
             settings.new_estimator()
@@ -291,6 +297,13 @@ def _sites(path: Path, given: object) -> dict[str, str]:
 
 
 # --- new federations ---
+
+
+def _check_why(value: object, where: str) -> str:
+    """A reason that a person at a site reads in one line."""
+    if not isinstance(value, str) or len(value) > LONGEST_REASON:
+        raise InputError(f"{where} must be a sentence of at most {LONGEST_REASON} characters.")
+    return value
 
 
 def _check_evaluate(value: object, where: str) -> bool | int:
