@@ -28,7 +28,7 @@ from compfed.network.site import SiteService
 from compfed.network.site_settings import SiteSettings
 
 ANY_SHARE = "share_by_rule = inf\nmax_share = inf"
-NOW = RetryPolicy(timeout=0.05, attempts=4, wait=0.2, pause=0.0)
+NOW = RetryPolicy(timeout=0.05, attempts=4, wait=0.2, pause=0.0, approval=2.0)
 
 # (site, the message, what the site would reply) -> the bytes that arrive, None for none, or a Reply that says what went wrong
 Meddle = Callable[[str, bytes, Callable[[], bytes]], "bytes | Reply | None"]

@@ -272,6 +272,7 @@ class _Awaited:
     lost: bool = False  # the site reported that its state is lost
     pause_until: float = 0.0
     absent_since: float | None = None
+    pending_since: float | None = None  # when it first said that a person has to approve the run
     trouble: str = ""
 
 
@@ -429,8 +430,7 @@ class _Sending:
             return
         kind, reason = fields["kind"], printable(str(fields.get("reason", "")))
         if kind == "pending":  # a person may take days
-            site.attempts = 0
-            self._trouble(site, reason, max(self.retry.pause, PENDING_PAUSE))
+            self._pending(site, reason)
             return
         if kind == "refused":
             own = f"site {site.name!r}"  # many a reason begins with it
@@ -489,6 +489,17 @@ class _Sending:
             count = exact_sum.FRAME + sum(weighted.layout(agreement).words for weighted in site.queries)
             self.words[site.hash] = count
         return words_fault(fields.get("words"), count)
+
+    def _pending(self, site: _Awaited, reason: str) -> None:
+        """Ask again later: a person at the site decides about the run."""
+        site.attempts, now = 0, time.monotonic()
+        site.pending_since = site.pending_since or now
+        self._trouble(site, reason, max(self.retry.pause, PENDING_PAUSE))
+        if now - site.pending_since > self.retry.approval:
+            ask = "Ask its data steward to run `compfed site runs` there"
+            raise NoReply(
+                f"nobody at site {site.name!r} decided about run {self.remote.log.run}: {site.trouble}. {ask}. {RUN_AGAIN}"
+            )
 
     def _unusable(self, site: _Awaited, reason: str) -> None:
         site.unusable, reason = site.unusable + 1, printable(reason)

@@ -115,6 +115,8 @@ class RetryPolicy:
         Seconds to wait for a site that is not connected before the run stops.
     pause : float, default=1
         Seconds between two checks while no site can be reached.
+    approval : float, default=1209600
+        Seconds, two weeks, to wait for the people at sites who have to approve a run before the run stops.
 
     Examples
     --------
@@ -127,6 +129,7 @@ class RetryPolicy:
     attempts: int = 20
     wait: float = 600.0
     pause: float = 1.0
+    approval: float = 14 * 86_400.0
 
 
 @dataclass(frozen=True)
