@@ -43,7 +43,8 @@ def furnish(
         rows.to_csv(home / "rows.csv", index=False)
         keys.write_identity(home / "node.key", keys.new_identity())
         head = f'name = "{name}"\ndata = "rows.csv"\nlabel = "died"\ndrop = ["patient"]\nsecure_sum = {str(secure_sum).lower()}'
-        network = '[approval]\nby_rule = true\n[disclosure]\nshare_by_rule = inf\nmax_share = inf\n[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"'
+        allowed = "[approval]\nby_rule = true\n[disclosure]\nshare_by_rule = inf\nmax_share = inf"  # few numbers are in these tables
+        network = f'{allowed}\n[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"'
         (home / "site.toml").write_text(f"{head}\n{more}\n{network}\n")
         paths.append(home / "site.toml")
     share_roster(paths)
