@@ -361,7 +361,7 @@ def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
     first, last = theorem["theorem 1: the paper's problem"]["Lyapunov function, first and last"]
     assert 0.95 * first < last < first
     note = theorem["note"]
-    assert "nearly vacuous on the paper&#x27;s own problem" in page
+    assert "Nearly vacuous on the paper&#x27;s own problem" in page
     assert f"from {first:.3g} to {last:.3g} in 500 rounds" in note
     trace = cf.Trace.load(out / "traces" / "theorem-1-the-paper-s-problem-0")
     mu, L = 0.01, trace.provenance["theorem"]["L"]

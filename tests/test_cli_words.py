@@ -24,7 +24,7 @@ from compfed.cli.completion import script
         (["fit", "x.csv", "--label", "y", "--model", "xyz"], "--model 'xyz' is not one of its values: lasso, elastic-net, "),
         (["fit", "x.csv", "--labl", "y", "--model", "lasso"], "compfed fit: there is no option --labl. Did you mean --label?"),
         (["fit", "x.csv", "--labl=y"], "there is no option --labl. Did you mean --label?"),
-        (["fit", "x.csv"], "compfed fit: missing: --label, --model. `compfed fit --help`"),
+        (["fit", "x.csv"], "compfed fit: missing: --model. `compfed fit --help`"),
         (["predict", "run", "a.csv", "b.csv"], "compfed predict: 'b.csv' is one argument too many."),
         (["compare", "--tau", "x"], "compfed compare: --tau: invalid whole number value: 'x'."),
         (["compare", "--rounds", "3", "--bytes", "4"], "not allowed with argument --rounds."),

@@ -194,7 +194,7 @@ def test_one_split_has_a_best_alpha_and_no_standard_error():
     assert model.alpha_ == model.alphas_[int(np.argmin(errors))]
     assert np.isnan(model.alpha_one_standard_error_)
     legend = cf.plot_path(model, names=np.array(table.feature_names)).legends[0]
-    assert [text.get_text() for text in legend.get_texts()] == [f"best: alpha = {model.alpha_:.3g}"]
+    assert [text.get_text() for text in legend.get_texts()] == [f"best, chosen: alpha = {model.alpha_:.3g}"]
 
 
 def test_given_alphas_fall_whatever_their_order():

@@ -83,7 +83,9 @@ def test_an_evaluation_may_be_a_record_of_its_own():
     model = cf.FederatedLasso(0.1).fit(X, Y[:, 0], sites=SITES)
     record = result_of(model, Evaluation())
     assert record["evaluation"] == {"brier": 0.75, "auc": {"value": 0.75, "rounding_low": 0.7, "rounding_high": 0.8}}
-    assert "Rounding bounds: 0.700 to 0.800, which contain it for certain." in page_text(record)
+    page = page_text(record)
+    assert "between 0.700 and 0.800" in page
+    assert "These are rounding bounds, which contain it for certain." in page
 
 
 def test_numbers_that_json_does_not_have(tmp_path):

@@ -112,7 +112,7 @@ def test_an_auc_with_ties_is_exact_without_a_policy_and_the_report_names_its_int
             "AUC (ties count half)",
             "rounding bounds of the AUC",
             "95 % confidence interval of the AUC (DeLong)",
-            "95 % confidence interval of the sensitivity (Wilson)",
+            "95 % confidence interval of the sensitivity at a predicted risk of 0.5 (Wilson)",
         ):
             assert name in page
         assert (blocks in page) == (policy is not None)

@@ -591,8 +591,8 @@ def test_every_estimator_has_the_coefficients_of_float_sums(name, weights):
     np.testing.assert_array_equal(masked.coef_, exact["coef_"])
 
 
-def test_there_are_twenty_estimators():
-    assert len(NAMES) == 20
+def test_there_are_twenty_two_estimators():
+    assert len(NAMES) == 22
 
 
 def test_weighted_rows_and_folds_without_rows_at_a_site():

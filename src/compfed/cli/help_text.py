@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from compfed._utils.text import printable
 
 GROUPS = {
-    "from files to a model": ("fit", "predict", "describe", "report"),
+    "from files to a model": ("fit", "predict", "describe", "survival", "report"),
     "across a network": ("federation", "site"),
     "methods and studies": ("list", "compare", "leaderboard", "reproduce", "worker"),
     "the shell": ("completion",),
