@@ -513,8 +513,9 @@ def test_class_weights_do_not_single_out_a_class_or_a_row_of_it():
     a = X[:, 0]
     far = np.argsort(np.where(y == 1, a, np.inf))[:2]  # the two rows of class 1 with the least values
     cut = float(np.sort(a[y == 1])[2]) - 1e-3
-    steep = np.array([40.0, 0.0, 0.0, 0.0, -40.0 * cut])
-    h = np.exp(-np.logaddexp(0, a * 40 - 40 * cut))[y == 1]
+    slope = 12.0 / a.std()  # a site refuses coefficients over 16 standard deviations before it looks at rows
+    steep = np.array([slope, 0.0, 0.0, 0.0, -slope * cut])
+    h = np.exp(-np.logaddexp(0, slope * (a - cut)))[y == 1]
     assert h.sum() ** 2 / (h**2).sum() < 5  # the gradient of class 1 rests on few rows
     assert "fewer rows than its min_rows" in refused(site, weighted(1.0, 1.001), steep)
     assert len(far) == 2
@@ -526,7 +527,7 @@ def test_class_weights_do_not_single_out_a_class_or_a_row_of_it():
 def test_a_gradient_of_a_class_that_rests_on_one_row_is_refused_where_the_whole_is_not():
     """Two class weights would give the gradient of class 1 alone, though all rows together have enough curvature."""
     rng = np.random.default_rng(0)
-    a = np.r_[rng.uniform(-0.5, 0.5, 60), np.full(39, 20.0) + rng.random(39), -1.0]
+    a = np.r_[rng.uniform(-0.5, 0.5, 60), np.full(39, 12.0) + rng.random(39), -1.0]
     y = np.r_[np.zeros(60), np.ones(40)]
     site = Site(Rows(a[:, None], y, name="north", index=0), policy=DisclosurePolicy(min_level_rows=1), secret=b"s")
     scaling = FeatureScaling(np.zeros(1), np.ones(1), intercept=True)
@@ -539,13 +540,13 @@ def test_a_gradient_of_a_class_that_rests_on_one_row_is_refused_where_the_whole_
 
 def test_a_profile_rests_on_enough_rows_at_its_own_intercept():
     """A steep model: the site moves its intercept to where its rows are, and few of them have curvature there."""
-    site = policed("logistic")
+    site = policed("logistic", slice(32))
     objective = ObjectiveSpec(
         cf.losses.Logistic(), FeatureScaling(np.zeros(4), np.ones(4), False), CLASSES, profile=True
     )
     assert refused(site, objective, np.zeros(4)) == ""
     assert refused(site, objective, np.array([0.5, 0.0, 0.0, 0.0]), np.arange(4)) == ""
-    assert "fewer rows than its min_rows" in refused(site, objective, np.array([1e4, 0.0, 0.0, 0.0]))
+    assert "fewer rows than its min_rows" in refused(site, objective, np.array([14.0, 0.0, 0.0, 0.0]))
 
 
 def test_a_profile_is_judged_at_its_own_intercept():

@@ -155,7 +155,7 @@ def test_a_refusal_in_the_midst_of_a_search():
     rng = np.random.default_rng(0)
     A = [rng.standard_normal((25, 300)) for _ in range(2)]
     sites = cf.data.from_arrays(A, [np.sign(a[:, 0] + 0.5 * rng.standard_normal(25)) for a in A])
-    problem = cf.Problem(cf.losses.Logistic(ridge=1e-2), cf.regularisers.L1(0.05), sites)
+    problem = cf.Problem(cf.losses.Logistic(ridge=1e-2), cf.regularisers.L1(0.1), sites)
     minimum = cf.solve_federated(
         problem, federation=refusing(sites, DisclosurePolicy(min_rows=1, min_level_rows=1, max_hessian_share=1.0))
     )

@@ -166,7 +166,7 @@ def test_everything_runs_under_the_default_policy():
     ours, exact = (model.predict_survival_function(X[:5]) for model in (there, here))
     np.testing.assert_allclose(ours[:, :10], exact[:, :10], atol=0.05)
     np.testing.assert_allclose(ours, exact, atol=0.15)
-    cv = cf.FederatedCoxCV(eps=0.02, cv=3).fit_federation(behind_policies())
+    cv = cf.FederatedCoxCV(eps=0.02, cv=5).fit_federation(behind_policies())
     assert cv.n_rounds_ <= 40
     assert there.evaluate(federation).concordance == pytest.approx(
         here.evaluate(X, y, sites=site).concordance, abs=0.01

@@ -184,6 +184,11 @@ def max_hessian_columns(enrolments: Sequence[Enrolment], folds: int = 0, jumps: 
     return least
 
 
+def has_policy(enrolments: Sequence[Enrolment]) -> bool:
+    """Whether a site has a disclosure policy that protects rows: it rounds its Hessians, and refuses models that rest on few rows."""
+    return any(e.min_rows > 1 or e.max_hessian_share < np.inf for e in enrolments)
+
+
 ENOUGH_SITES = 2  # have to vary in a column, where sums are masked and it does not vary at another site
 
 

@@ -88,6 +88,7 @@ class FederatedProblem(ProblemSpec):
     objective: ObjectiveSpec
     weighting: Literal["rows", "sites"] | None = None  # how a site finds its own weight; None where p_i were given
     max_hessian_columns: float = np.inf  # on which every site gives a Hessian
+    policy: bool = False  # a site has one that protects rows: it rounds Hessians, and refuses models on few rows
     hessian_columns: tuple[int, ...] | None = None  # coordinates to ask for, where sites give it on some columns only
     loss: Loss = field(init=False)
     dtype: np.dtype = field(init=False)

@@ -85,7 +85,7 @@ def _solver(spec: FederatedProblem, search: SearchOptions, start: Start, choice:
         return PartialNewton(eta, spec.hessian_columns or (), longest=longest_step(spec))
     if not isinstance(solver, SecondOrder):
         solver = SOLVERS[choice.method.__name__].from_bounds(start.bounds(spec, search.tau))
-    if isinstance(solver, ProximalBFGS) and spec.max_hessian_columns < np.inf:
+    if isinstance(solver, ProximalBFGS) and spec.policy:
         solver = replace(solver, longest=min(solver.longest, longest_step(spec)))
     if isinstance(solver, ProximalNewton) and solver.width is None:
         solver = ProximalNewton(working_width(spec.regulariser, spec.d))

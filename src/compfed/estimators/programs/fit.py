@@ -19,7 +19,7 @@ from compfed.errors import ClassesDifferWarning, InputError
 from compfed.estimators.programs.gap_and_uniqueness import certify_further
 from compfed.estimators.programs.likelihood import Likelihood, Normal
 from compfed.estimators.programs.per_column import read_bounds, read_factors
-from compfed.federation.enrolment import check_columns, max_hessian_columns
+from compfed.federation.enrolment import check_columns, has_policy, max_hessian_columns
 from compfed.federation.queries import Describe, Description, Evaluate, Moments, MomentsSum
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
@@ -418,6 +418,7 @@ def prepare(
             summary.subset.folds if isinstance(summary.subset, Fold) else 0,
             getattr(loss, "jumps", False),
         ),
+        policy=has_policy(federation.enrolments),
     )
     null = np.zeros(spec.d)
     if intercept:

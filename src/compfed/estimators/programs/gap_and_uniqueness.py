@@ -125,6 +125,8 @@ def _missing_hessian(spec: FederatedProblem, minimum: FederatedSolution) -> np.n
     kept = minimum.kept or {}
     if not minimum.converged or "H" not in kept or "summed" in kept or spec.max_hessian_columns < np.inf:
         return None
+    if spec.policy and not spec.loss_is_quadratic:  # a rounded one would not tell
+        return None
     unknown = coordinate_form(spec.regulariser, spec.d) is None or isinstance(spec.loss, Softmax)
     return None if unknown else kept["W"]
 
@@ -136,7 +138,7 @@ def non_unique_coefficients(spec: FederatedProblem, minimum: FederatedSolution) 
     working set, for penalties without a coordinate form, for the softmax, whose classes share a free constant, and where sites
     round their Hessians (a disclosure policy; those of squared losses have all digits).
     """
-    if spec.max_hessian_columns < np.inf and not spec.loss_is_quadratic:
+    if spec.policy and not spec.loss_is_quadratic:
         return None
     form = coordinate_form(spec.regulariser, spec.d)
     at, kept = minimum.at, minimum.kept or {}

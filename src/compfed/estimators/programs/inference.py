@@ -343,8 +343,8 @@ def _covariance(
     values, vectors = np.linalg.eigh(H / np.outer(size, size))
     if values[0] <= FLAT * len(values) * values[-1]:
         return None, 0.0, None, flat
-    inexact = prepared.own_max < np.inf and not ("expected" in sums or prepared.spec.loss_is_quadratic)
-    robust = errors != "model" and prepared.own_max < np.inf
+    inexact = prepared.spec.policy and not ("expected" in sums or prepared.spec.loss_is_quadratic)
+    robust = errors != "model" and prepared.spec.policy
     rounding = 0.5 * (
         int(inexact) * (1 + int(robust)) * ROUNDED * (len(H) + 1) / float(values[0])
     ) + 0.5 * robust * ROUNDED * (len(H) + 1)
