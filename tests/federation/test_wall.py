@@ -57,6 +57,7 @@ class Log(Exactly):
     """An adder that is a log: it keeps the total of every message, or reads those that were kept."""
 
     def __init__(self, kept: Sequence[np.ndarray] = ()):
+        super().__init__()
         self.totals, self.kept = list[np.ndarray](), list(kept)
 
     def sums(

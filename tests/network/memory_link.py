@@ -111,6 +111,23 @@ def furnish(
     return paths
 
 
+def approving(link: MemoryLink) -> MemoryLink:
+    """With a person at every site who approves each run that waits there, as soon as it does."""
+    others = link.meddle
+
+    def meddle(name: str, data: bytes, reply: Callable[[], bytes]) -> bytes | Reply | None:
+        found = others(name, data, reply)
+        if isinstance(found, bytes) and b'"pending"' in found:
+            approvals = SiteSettings.read(link.paths[name]).approvals()
+            for asked in approvals.all():
+                if asked.state == "waiting":
+                    approvals.approve(asked)
+        return found
+
+    link.meddle = meddle
+    return link
+
+
 def share_roster(paths: Sequence[Path]) -> None:
     """Give all sites the roster of these sites, as the operator does."""
     text = roster_text({SiteSettings.read(path).name: key_of(path).public_key() for path in paths})

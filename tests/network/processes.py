@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compfed.cli import main
-from compfed.cli.demo import ANY_SHARE, Loopback, end_process, free_port
+from compfed.cli.demo import Loopback, end_process, free_port
 
 
 def command(*arguments: Any) -> str:
@@ -41,8 +41,7 @@ class Processes(Loopback):
             folder = self.site_folder(name)
             (folder / "rows.csv").write_bytes(data)
             toml = folder / "site.toml"
-            text = toml.read_text().replace("[disclosure] ", f"[disclosure]\n{ANY_SHARE}\n#")
-            toml.write_text(text.replace('label = "label" ', f"{settings}\n#"))
+            toml.write_text(toml.read_text().replace('label = "label" ', f"{settings}\n#"))
 
     def rewrite(self, head: str) -> None:
         """Write the estimator and its parameters into federation.toml."""

@@ -16,7 +16,7 @@ from sklearn.metrics import brier_score_loss, log_loss, r2_score, roc_auc_score,
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
-from network.memory_link import remote
+from network.memory_link import approving, remote
 from network.processes import Processes
 
 import compfed as cf
@@ -67,7 +67,9 @@ def made(tmp_path_factory) -> Processes:
 
 def in_memory(made: Processes) -> Any:
     """The services of the sites in this process, every message through their bytes, masks and files."""
-    return remote([made.site_folder(name) / "site.toml" for name in made.names])[0]
+    federation, link = remote([made.site_folder(name) / "site.toml" for name in made.names])
+    approving(link)
+    return federation
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,29 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
-from network.memory_link import furnish, remote
+from network.memory_link import approving, furnish, logged, remote
 
 import compfed as cf
 from compfed.errors import RunWarning
-from compfed.federation import QUERIES, Evaluate, HeldOut, Moments
+from compfed.federation import (
+    QUERIES,
+    Describe,
+    Evaluate,
+    FinishRound,
+    HeldOut,
+    Inference,
+    LeaveOneOut,
+    Lipschitz,
+    LocalUpdate,
+    Moments,
+    Score,
+    Tabulate,
+)
 from compfed.federation.numbers import About, Table, largest_share, released
+from compfed.federation.queries import AtRisk, Concordance
 from compfed.federation.query import Weighted
 from compfed.federation.server.program import Request
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses import Squared
 from compfed.network import server
 from compfed.network.site import RunFiles
@@ -87,7 +102,7 @@ def test_the_ledger_counts_the_numbers_on_the_wire_over_three_runs(masked, tmp_p
     paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=masked)
     recorder = Recorder("east")
     federation = connected(paths, recorder)
-    model = cf.FederatedLogisticRegressionCV(n_alphas=4, cv=3).fit_federation(federation)
+    model = cf.FederatedLogisticRegressionCV(n_alphas=4, cv=5).fit_federation(federation)
     model.evaluate(federation)
     assert shares(paths[1])[0] == recorder.numbers == federation.numbers > 1000
 
@@ -116,8 +131,9 @@ def test_the_ledger_counts_the_numbers_on_the_wire_over_three_runs(masked, tmp_p
     scaling, fold = FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True), Fold(0, 50, 0, np.zeros(4, int), False, True)
     far = ObjectiveSpec(Squared(), scaling, subset=fold)
     before = recorder.numbers
-    with pytest.raises(cf.InputError, match="folds"):
+    with pytest.raises(cf.InputError, match="it refuses a query of run"):
         federation.exchange([Request((Evaluate(far, np.zeros((1, WIDTH + 1))),), weighting="rows")])
+    assert "folds" in logged(paths[0])
     assert recorder.numbers == before == shares(paths[1])[0]
     rows = SEEN["east"] if masked else 60
     assert shares(paths[1])[1] * (1 + 1e-9) >= recorder.numbers / (rows * WIDTH) > 1
@@ -128,22 +144,48 @@ def test_every_query_of_the_closed_list_is_counted_with_all_its_words():
     federation = cf.federation.InProcess(sites(), policy=cf.federation.DisclosurePolicy(), exact=True)
     cf.FederatedLasso(alpha=0.01).fit_federation(federation)
     site, agreement = federation.sites[0], federation.messages.agreement
-    objective = ObjectiveSpec(Squared(), FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True))
-    x = np.zeros((3, WIDTH + 1))
-    fold = Fold(1, 3, 0, np.zeros(4, int), False, True)
-    found = released([Weighted(Evaluate(objective, x, np.arange(6)), "rows")], site.rows, agreement)
-    whole = (1 << site.rows.buckets) - 1
-    assert found == {About(whole, WIDTH): 1 + 3 * (1 + 6 + 1 + 2) + 3 * 21}
-    found = released([Weighted(HeldOut(objective, fold, x), "rows")], site.rows, agreement)
-    ((about, numbers),) = found.items()
-    assert numbers == 2 + 3 * 4
-    assert sorted(k for k in range(site.rows.buckets) if about.rows >> k & 1) == list(range(1, site.rows.buckets, 3))
+    scaling = FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True)
+    objective = ObjectiveSpec(Squared(), scaling)
+    logistic = replace(objective, loss=cf.losses.Logistic(), classes=np.array([0.0, 1.0]))
+    x, all_6, none = np.zeros((3, WIDTH + 1)), np.arange(WIDTH + 1), np.empty(0)
+    fold, other = (Fold(k, 5, 0, np.zeros(4, int), False, True) for k in (1, 3))
+    run = RunSpec(0, cf.algorithms.FISTA(eta=0.1), cf.regularisers.Zero(), objective, x[0], 0, None, 90)
+    cox, grid = ObjectiveSpec(cf.losses.CoxPartialLikelihood()), np.arange(1.0, 9.0)
+    by_hand: list[tuple[Any, int]] = [
+        (Describe(), 4),
+        (Moments(), 1 + 5 + 5),
+        (Lipschitz(objective, upper_bound=True), 3),
+        (Evaluate(objective, x, all_6), 1 + 3 * (1 + 6 + 1 + 2) + 3 * 21),
+        (HeldOut(objective, fold, x), 2 + 3 * 3),
+        (Score(logistic, x[0], np.arange(7.0)[None], none, np.ones((2, 2))), 6 + 2 * (6 + 1) + 2 + 2 * 4 * 7),
+        (LeaveOneOut(objective, x, all_6, np.zeros((3, 21))), 1 + 3 * 5),
+        (LocalUpdate(run, 0, 0, {"y": x[0]}), 3 + 6),
+        (FinishRound(run, 0, {"y": x[0]}), 1),
+        (Tabulate(("a0", "a1"), (np.arange(3.0), none)), 1 + 2 * 2 + 2 + 2 * 3 + 3 * 2),
+        (AtRisk(cox, np.zeros(5), grid, (2,), pairs=True), 1 + 2 * 2 * 8 + 3),
+        (AtRisk(cox, np.zeros(5), grid, second=True), 1 + 2 * 8 + 2 * 8 + 2 * 8 * 5 + 2 * 8 * 15 + 1 + 5),
+        (Concordance(logistic, x[:1], (None,), 1, none, none), 2 + 3),
+        (Concordance(logistic, x[:2], (fold, other), 1, np.arange(9.0), none), 2 + 9),
+        (Concordance(logistic, x[:1], (None,), 1, np.arange(9.0), np.arange(10.0)), 2 + 3),
+        (Inference(objective, x[0], none.astype(np.int32)), 6),
+        (Inference(objective, x[0], all_6.astype(np.int32)), 6 + 21),
+    ]  # fmt: skip
+    assert {type(query) for query, _ in by_hand} == set(QUERIES)
+    groups, whole = site.rows.buckets, (1 << site.rows.buckets) - 1
+    for query, words in by_hand:
+        ((about, numbers),) = released([Weighted(query, "rows")], site.rows, agreement).items()
+        assert numbers == words, query
+        named = [f.number for f in (*getattr(query, "subsets_of_x", ()), getattr(query, "subset", None)) if f is not None]
+        rows = [k for k in range(groups) if about.rows >> k & 1]
+        # every fifth group, from that of the fold on; of a query about two folds both
+        assert rows == ([k for k in range(groups) if k % 5 in named] if named else list(range(groups))), query
+        assert about.columns == (2 if isinstance(query, Tabulate) else WIDTH)
     for query in QUERIES:  # nothing but a layout decides: no query can say that its numbers do not count
-        assert "told_of" not in vars(query) or query.__name__ == "Tabulate"
+        assert "told_of" not in vars(query) or query.__name__ in ("Tabulate", "Concordance")
         assert "layout" in vars(query)
     narrow = ObjectiveSpec(Squared(), columns=np.array([2]))
     (about,) = released([Weighted(Evaluate(narrow, np.zeros((1, 1))), "rows")], site.rows, agreement)
-    assert about.columns == 1
+    assert about == About(whole, 1)
 
 
 def test_the_share_of_a_set_counts_sums_within_it_and_differences_of_two():
@@ -253,7 +295,8 @@ def test_sites_that_are_told_different_things_give_noise(tmp_path):
     assert len({query_hash(asked), query_hash(asked, one), query_hash(asked, other)}) == 3
 
 
-def test_a_choice_of_alpha_takes_a_cheaper_way_and_says_so_unless_there_is_a_reason(tmp_path):
+def test_a_choice_of_alpha_takes_a_cheaper_way_and_says_so_unless_there_is_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PENDING_PAUSE", 0.0)
     rng = np.random.default_rng(7)
     A = [rng.standard_normal((rows, 6)) for rows in (300, 280, 290, 310)]
     y = [(a[:, 0] - a[:, 1] + rng.logistic(size=len(a)) > 0).astype(float) for a in A]
@@ -273,9 +316,62 @@ def test_a_choice_of_alpha_takes_a_cheaper_way_and_says_so_unless_there_is_a_rea
         np.concatenate(A), np.concatenate(y), sites=np.repeat(NAMES, [300, 280, 290, 310])
     )
     assert 0.2 < model.alpha_ / folds.alpha_ < 5  # two estimates of one loss
-    asked, _ = remote(paths, why="comparison with a published table")
-    with pytest.raises(cf.InputError, match="a person there has to approve"):
+    why = "comparison with a published table"
+    asked, link = remote(paths, why=why)
+
+    class Waits(Exception):
+        pass
+
+    def waits(name: str, data: bytes, reply: Callable[[], bytes]) -> bytes:
+        if b'"pending"' in (found := reply()):
+            raise Waits
+        return found
+
+    link.meddle = waits
+    with pytest.raises(Waits):
         cf.FederatedLogisticRegressionCV(n_alphas=20).fit_federation(asked)
+    (waiting,) = SiteSettings.read(paths[0]).approvals().all()
+    assert why in str(waiting.words)
+    assert "beyond 50% (share_by_rule) a person there has to approve the run" in waiting.reason
+
+
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_an_evaluation_and_a_summary_release_no_more_than_they_stated(masked, classes, tmp_path):
+    """Under the default policy, but for the share of a small table that may leave by rule."""
+    table = sites()
+    if classes > 2:
+        rng = np.random.default_rng(5)
+        labels = [(np.digitize(a[:, 0] + rng.logistic(size=len(a)), [-1.0, 0.0, 1.0])).astype(float) for a in table.features]
+        table = cf.data.from_arrays(list(table.features), labels, list(NAMES))
+    share = "share_by_rule = 1e3\nmax_share = 1e3"
+    paths = furnish(tmp_path / "sites", table, "", share, secure_sum=masked, counted=True)
+    recorder = Recorder("east")
+    federation = connected(paths, recorder)
+    model = cf.FederatedLogisticRegression(alpha=0.0 if classes == 2 else 0.01).fit_federation(federation)
+    ways: list[tuple[str, Callable[[], Any]]] = [
+        ("evaluate", lambda: model.evaluate(federation)),
+        ("evaluate", lambda: model.evaluate(federation, cv=5)),
+    ]
+    if classes == 2:
+        ways += [("summary", model.summary), ("summary", lambda: model.summary(se="HC0"))]
+        ways += [("summary", lambda: cf_refit.summary(refit=True))]
+        cf_refit = cf.FederatedLogisticRegression(alpha=0.05).fit_federation(federation)
+    if not masked:
+        ways += [
+            ("evaluate", lambda: model.evaluate(federation, per_site=True)),
+            ("evaluate", lambda: model.evaluate(federation, cv="leave-one-site-out")),
+        ]
+    for kind, compute in ways:
+        before = recorder.numbers
+        compute()
+        entry = SiteSettings.read(paths[1]).ledger().runs[federation.log.run]
+        stated, released_now = json.loads(entry.sentence), recorder.numbers - before
+        assert stated["kind"] == f"FederatedLogisticRegression.{kind}"
+        assert 20 < released_now <= stated["numbers"]
+        assert stated["numbers"] <= 3 * released_now + 700  # nor many more
+        assert entry.left == stated["numbers"] - released_now
 
 
 def test_check_and_ledger_say_the_share_in_words(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from network.memory_link import MemoryLink, exact, fields_of, remote, share_roster, signed
+from network.memory_link import MemoryLink, exact, fields_of, logged, remote, share_roster, signed
 
 import compfed as cf
 from compfed.cli import main
@@ -108,8 +108,9 @@ def test_table_one_over_a_network(tmp_path):
 
 def test_a_column_that_is_left_out_is_not_answered(tmp_path):
     paths = furnish(tmp_path, secure_sum=False)
-    with remote(paths)[0] as federation, pytest.raises(cf.InputError, match="the site has no column 'patient'"):
+    with remote(paths)[0] as federation, pytest.raises(cf.InputError, match="it refuses a query of run"):
         ask(federation, Tabulate(("patient",), (np.empty(0),)))
+    assert "the site has no column 'patient'" in logged(paths[0])
 
 
 def test_sites_with_different_columns_can_describe_what_they_share(tmp_path):

@@ -45,7 +45,7 @@ from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
 from compfed.estimators.programs.inference import ERRORS, Inferred, infer, is_penalised
-from compfed.estimators.programs.plan import announce, plan_fit, plan_scores, said_about
+from compfed.estimators.programs.plan import announce, plan_fit, plan_scores, plan_summary, said_about
 from compfed.estimators.summary import REFIT, UNPENALISED, Summary, make_summary
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
@@ -596,6 +596,8 @@ class FederatedModel(BaseEstimator):
             weights == "sampling",
             theta is not None and self._estimates_theta,
         )
+        asked = {"se": se, "refit": refit, "weights": weights}
+        announce(federation, plan_summary(federation, me, asked, self.fit_options(), refit))
         found, cost = run_program(federation, program)
         features = self._names_at_fit()
         features = [f"column {j}" for j in range(self.n_features_in_)] if features is None else list(map(str, features))
@@ -765,8 +767,8 @@ class FederatedModel(BaseEstimator):
             program = scores.cross_evaluate(
                 federation, self._options_to_repeat(), alpha, model, cv, seed, float(threshold), per_site
             )
-        parts, scored = (len(federation.names) if per_site else 1), f"{me}.evaluate"
-        announce(federation, plan_scores(federation, scored, self.fit_options(), model.classes is not None, cv, parts))
+        classes = 0 if model.classes is None else len(model.classes)
+        announce(federation, plan_scores(federation, f"{me}.evaluate", self.fit_options(), classes, cv, per_site))
         (whole, each), cost = run_program(federation, program)
         if cv is not None and hasattr(self, "alpha_"):
             whole = replace(whole, how=f"{whole.how}; alpha was chosen on all rows, which is a little optimistic")

@@ -21,6 +21,16 @@ import numpy as np
 
 from compfed.estimators.programs.fit import FitOptions, Labels
 from compfed.estimators.programs.path_and_cv import AlphaGrid
+from compfed.estimators.programs.scores import (
+    CONCORDANCE_EDGES,
+    EDGES,
+    NORMAL_QUANTILES,
+    NULL_MESSAGES,
+    POLICY_EDGES,
+    REFINEMENTS,
+    counts_in_threes,
+    has_policy,
+)
 from compfed.federation.accounting import Communication
 from compfed.federation.enrolment import Enrolment, left_out_note
 from compfed.federation.numbers import Left, share_text
@@ -29,7 +39,7 @@ from compfed.federation.server.program import Federation
 from compfed.losses import OneOutput
 from compfed.losses.offset import unwrapped
 from compfed.regularisers.coordinate_form import coordinate_form
-from compfed.splits import LEAVE_ONE_OUT
+from compfed.splits import LEAVE_ONE_OUT, LEAVE_ONE_SITE_OUT
 
 ROOM, MORE, TIGHT = 2.0, 300, 1.1  # times what fits took, and numbers: the most that is stated; and what has to be left
 CLOSE = 1.2  # of what is known nearly
@@ -43,7 +53,10 @@ WITHOUT_HESSIANS = 60  # trials of a fit where sites give none
 SEARCHED = 600  # numbers of an intercept that has no formula
 FEWER = (30, 20, 15, 10, 5)  # alphas
 SHORT = 80  # characters of a parameter
-SCORE, LINES = 1250, 650  # numbers of a score under a policy, and of its recalibration
+DESCRIBED, SCORED = 12, 10  # numbers of a description and of a score, beside those of classes, outcomes and thresholds
+LINES = 500  # numbers of a recalibration; all steps that it may take are 716, which is within `CLOSE` with the score
+RANKED = 14 + len(NORMAL_QUANTILES) + CONCORDANCE_EDGES  # numbers of the pairs of all rows
+THETAS = 11  # models of a negative binomial, of a summary
 
 
 @dataclass(frozen=True)
@@ -204,17 +217,45 @@ def _cheaper_ways(asked: Plan, loo: bool, alphas: int) -> Iterator[Plan]:
 
 
 def plan_scores(
-    federation: Federation, kind: str, options: FitOptions, classifies: bool, cv: object, parts: int
+    federation: Federation, kind: str, options: FitOptions, classes: int, cv: object, per_site: bool
 ) -> Plan:
-    """An evaluation, of one model or of one for each fold."""
+    """An evaluation, of one model or of one for each fold; `classes` is 0 for labels that are numbers."""
     found = Plan(Stated(kind, "", 1, _folds_text(cv)), options)
     if not counts(federation):
         return found
+    sizes, by_site = Sizes.of(options, federation.enrolments), cv == LEAVE_ONE_SITE_OUT
+    folds = 0 if cv is None else int(cv) if isinstance(cv, (int, np.integer)) else len(federation.names)
+    parts = 1 if by_site or not folds else folds  # that one site scores
+    fits = sizes.start + folds * (sizes.start + sizes.fit()) if folds else 0.0
+    scores = parts * _score(federation, sizes, classes, 1 + (per_site or by_site))
+    if classes == 2 and counts_in_threes(federation):
+        scores += RANKED
+    return _stated(federation, found, fits * ROOM / CLOSE + scores, 6, room=CLOSE)
+
+
+def _score(federation: Federation, sizes: Sizes, classes: int, groups: int) -> float:
+    """The numbers of the score of one part of the rows of a site, which is in so many groups."""
+    walled = has_policy(federation)
+    if not classes:
+        null = 0 if walled or not federation.enrolments[0].offset else NULL_MESSAGES * (sizes.model + 1)
+        return DESCRIBED + SCORED + 9 * sizes.outputs + groups * null
+    two, refined = classes == 2, not (classes == 2 and counts_in_threes(federation))
+    edges, messages = (POLICY_EDGES, 1 + refined) if walled else (EDGES, 1 + REFINEMENTS * refined)
+    tables = 0 if two else 2 * classes**2
+    each = SCORED + classes + 8 * (1 if two else classes) * edges + tables
+    return DESCRIBED + 2 * classes + messages * each + groups * LINES * two * (1 if walled else 3)
+
+
+def plan_summary(
+    federation: Federation, kind: str, parameters: Mapping[str, Any], options: FitOptions, refit: bool
+) -> Plan:
+    """Standard errors: second derivatives, expected ones and products of row gradients at one model, and before them a refit."""
+    found = Plan(Stated(kind, shown(parameters)), options)
+    if not counts(federation):
+        return found
     sizes = Sizes.of(options, federation.enrolments)
-    folds = parts if cv is None else int(cv) if isinstance(cv, (int, np.integer)) else len(federation.names)
-    each = (SCORE * sizes.outputs + LINES if classifies else 30.0) + 10
-    fits = 0.0 if cv is None else sizes.start + folds * (sizes.start + sizes.fit())
-    return _stated(federation, found, fits + folds * each, 6, room=CLOSE)
+    fits = sizes.start + sizes.fit() if refit else 0.0
+    return _stated(federation, found, fits + (2 + THETAS) * sizes.model + 3 * sizes.hessian, sizes.model)
 
 
 def counts(federation: Federation) -> bool:

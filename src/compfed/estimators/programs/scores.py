@@ -176,7 +176,7 @@ def _evaluate_parts(
     federation: Federation, parts: Sequence[Part], groups: Sequence[Sequence[int]], threshold: float, how: str
 ) -> Program[list[Evaluation]]:
     """The evaluation of every group of parts: describe, then score and recalibrate in the same messages."""
-    walled = any(e.min_rows > 1 for e in federation.enrolments)
+    walled = has_policy(federation)
     centre, rows, weights, each = yield from _describe(federation, parts)
     loss = parts[0].model.loss
     recalibrated = isinstance(loss, Logistic)
@@ -424,6 +424,11 @@ def _score(
         return Score.Reply(*added)
 
     return [together(group) for group in groups]
+
+
+def has_policy(federation: Federation) -> bool:
+    """Whether a site rounds its counts to blocks of rows."""
+    return any(e.min_rows > 1 for e in federation.enrolments)
 
 
 # --- the pairs of all rows, where sums are masked ---

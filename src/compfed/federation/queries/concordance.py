@@ -59,6 +59,10 @@ class Concordance(Query):
     def subsets(self) -> tuple[RowSubset | None, ...]:
         return (*self.subsets_of_x, self.objective.subset)
 
+    @property
+    def told_of(self) -> tuple[tuple[RowSubset | None, ...], int]:
+        return self.subsets_of_x, super().told_of[1]
+
     def weighed_by(self, weighting: Weighting) -> str:
         return "rows"
 
