@@ -57,6 +57,7 @@ test-fast: $(STAMP)
 
 test-federation: $(STAMP)
 	COMPFED_FAULTS=1 $(BIN)/python -m pytest -s tests/network/test_faults.py tests/network/test_attack.py
+	COMPFED_THOROUGH=1 $(BIN)/python -m pytest tests/network/test_approval_over_processes.py
 
 test-flower-versions: $(STAMP)
 	for version in 1.41.0 1.42.0; do \
