@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import linprog
+from sklearn.base import clone
 
 import compfed as cf
+from compfed.federation import DisclosurePolicy, InProcess
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4))
@@ -108,6 +110,35 @@ def test_a_column_twice(model, y, unique):
         np.testing.assert_allclose(penalties, penalties[0])  # as cheap, and predictions have the sum alone
         if getattr(model, "alpha", 1.0) > 0:  # else coefficients of opposite signs are as cheap
             np.testing.assert_allclose(np.linalg.norm(coef[:, 0]) + np.linalg.norm(coef[:, 4]), penalties[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "unique"),
+    [
+        (cf.FederatedPoissonRegressor(0.0), None),
+        (cf.FederatedLogisticRegression(0.01), None),
+        (cf.FederatedLasso(0.05), False),  # second derivatives of squared losses keep all digits
+    ],
+    ids=lambda case: type(case).__name__,
+)
+def test_a_column_twice_under_a_policy(model, unique):
+    """The minimiser is not unique, as without a policy. A rounded Hessian has no zero eigenvalue: no site is asked for one."""
+    rng = np.random.default_rng(3)
+    table = rng.standard_normal((200, 4))
+    y = table[:, 0] + 0.5 * rng.standard_normal(200)
+    if isinstance(model, cf.FederatedPoissonRegressor):
+        y = rng.poisson(np.exp(0.3 * y)).astype(float)
+    elif isinstance(model, cf.FederatedLogisticRegression):
+        y = (y > 0).astype(float)
+    sites = cf.data.from_table(np.column_stack([table, table[:, 0]]), y, np.arange(200) % 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cf.NotUniqueWarning)
+        free, walled = (
+            clone(model).fit_federation(InProcess(sites, policy=policy)) for policy in (None, DisclosurePolicy())
+        )
+    assert free.certificate_.unique is False
+    assert walled.certificate_.unique is unique
+    assert walled.certificate_.holds
 
 
 def test_without_a_copy_all_of_them_are_sure():

@@ -555,15 +555,15 @@ def test_local_steps_are_those_without_a_policy():
 
 @pytest.mark.parametrize("name", ["FedNL", "ProxGIANT", "DANE", "SDANE"])
 def test_updates_made_of_hessians_are_refused(name):
-    """They would leave unrounded and uncounted. A site that allows every Hessian allows these."""
+    """They would leave unrounded. A site that rounds no Hessian and limits none allows these."""
     algorithm: Any = cf.algorithms.find(name).from_bounds(Bounds(L=1.0, L_max=2.0, mu=0.1, tau=2, d=WIDTH), 1.0)
     with precision(np.dtype(float)):
         d = named(algorithm.exchanges[0].broadcast(ZERO, algorithm.init(jnp.zeros(WIDTH))[0]))
-    for share in (0.33, np.inf):
-        site = make_site("classes", max_hessian_share=share)
+    for share, min_rows in ((np.inf, 10), (0.33, 1), (np.inf, 1)):
+        site = make_site("classes", max_hessian_share=share, min_rows=min_rows)
         run = RunSpec(0, algorithm, ZERO, LOGISTIC, np.zeros(WIDTH), 0, None, len(site.rows.labels))
         refused = f"{name} makes its updates of Hessians" in refusal(site, LocalUpdate(run, 0, 0, d))
-        assert refused == (share == 0.33 and name in ("FedNL", "ProxGIANT"))
+        assert refused == ((share, min_rows) != (np.inf, 1) and name in ("FedNL", "ProxGIANT"))
 
 
 def test_local_steps_to_a_model_of_few_rows_are_refused():

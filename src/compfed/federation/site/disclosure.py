@@ -501,9 +501,10 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, guard: Guard) -> None:
         if run.batch_size < policy.min_rows or run.objective.subset is not None:
             raise _Broken("a mini-batch needs min_rows rows or more, of all rows and not of a fold")
     x0 = run.x0
-    if policy.max_hessian_share != np.inf and uses_hessian(run.algorithm, run.regulariser, x0.size, x0.dtype):
+    has_rule = policy.min_rows > 1 or policy.max_hessian_share != np.inf
+    if has_rule and uses_hessian(run.algorithm, run.regulariser, x0.size, x0.dtype):
         raise _Broken(
-            f"{type(run.algorithm).__name__} makes its updates of Hessians, which would be neither rounded nor counted; use "
+            f"{type(run.algorithm).__name__} makes its updates of Hessians, which would not be rounded; use "
             "ProximalNewton, or a first-order method"
         )
     if not np.isfinite(float(run.regulariser(np.zeros_like(run.x0)))):
