@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
-from network.memory_link import approving, furnish, logged, remote
+from network.memory_link import furnish, logged, remote
 
 import compfed as cf
 from compfed.errors import RunWarning
@@ -175,7 +175,9 @@ def test_every_query_of_the_closed_list_is_counted_with_all_its_words():
     for query, words in by_hand:
         ((about, numbers),) = released([Weighted(query, "rows")], site.rows, agreement).items()
         assert numbers == words, query
-        named = [f.number for f in (*getattr(query, "subsets_of_x", ()), getattr(query, "subset", None)) if f is not None]
+        named = [
+            f.number for f in (*getattr(query, "subsets_of_x", ()), getattr(query, "subset", None)) if f is not None
+        ]
         rows = [k for k in range(groups) if about.rows >> k & 1]
         # every fifth group, from that of the fold on; of a query about two folds both
         assert rows == ([k for k in range(groups) if k % 5 in named] if named else list(range(groups))), query
@@ -343,7 +345,9 @@ def test_an_evaluation_and_a_summary_release_no_more_than_they_stated(masked, cl
     table = sites()
     if classes > 2:
         rng = np.random.default_rng(5)
-        labels = [(np.digitize(a[:, 0] + rng.logistic(size=len(a)), [-1.0, 0.0, 1.0])).astype(float) for a in table.features]
+        labels = [
+            (np.digitize(a[:, 0] + rng.logistic(size=len(a)), [-1.0, 0.0, 1.0])).astype(float) for a in table.features
+        ]
         table = cf.data.from_arrays(list(table.features), labels, list(NAMES))
     share = "share_by_rule = 1e3\nmax_share = 1e3"
     paths = furnish(tmp_path / "sites", table, "", share, secure_sum=masked, counted=True)
