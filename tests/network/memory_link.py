@@ -118,14 +118,19 @@ def approving(link: MemoryLink) -> MemoryLink:
     def meddle(name: str, data: bytes, reply: Callable[[], bytes]) -> bytes | Reply | None:
         found = others(name, data, reply)
         if isinstance(found, bytes) and b'"pending"' in found:
-            approvals = SiteSettings.read(link.paths[name]).approvals()
-            for asked in approvals.all():
-                if asked.state == "waiting":
-                    approvals.approve(asked)
+            approve_all(link.paths[name])
         return found
 
     link.meddle = meddle
     return link
+
+
+def approve_all(path: Path) -> None:
+    """Approve all runs that wait at a site."""
+    approvals = SiteSettings.read(path).approvals()
+    for asked in approvals.all():
+        if asked.state == "waiting":
+            approvals.approve(asked)
 
 
 def share_roster(paths: Sequence[Path]) -> None:

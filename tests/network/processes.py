@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from network.memory_link import approve_all
 
 from compfed.cli import main
 from compfed.cli.demo import Loopback, end_process, free_port
@@ -47,6 +50,24 @@ class Processes(Loopback):
         """Write the estimator and its parameters into federation.toml."""
         path = self.home / "federation.toml"
         path.write_text(head + "\n[network]" + path.read_text().partition("\n[network]")[2])
+
+    @contextlib.contextmanager
+    def approving(self) -> Iterator[None]:
+        """With a person who looks at every site once a second, and approves what waits there."""
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(1.0):
+                for name in self.names:
+                    approve_all(self.site_folder(name) / "site.toml")
+
+        person = threading.Thread(target=look)
+        person.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            person.join()
 
     def adopt(self, schema: str) -> None:
         """Give every site a schema, as the operator sends it, and restart the sites."""

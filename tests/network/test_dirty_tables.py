@@ -94,7 +94,8 @@ def clinics(tmp_path_factory) -> Iterator[Clinics]:
     home = tmp_path_factory.mktemp("dirty") / "clinics"
     with Processes(home, TABLES, 'label = "died"', federation=ESTIMATOR) as made:
         toml = made.site_folder("south") / "site.toml"
-        toml.write_text(toml.read_text().replace("share_by_rule = inf", "share_by_rule = 2.5"))
+        ends = toml.read_text().replace("share_by_rule = inf", "share_by_rule = 2.5")
+        toml.write_text(ends.replace("max_share = inf", "max_share = 2.5"))
         made.start()
         command("federation", "schema", home)
         agreed = cf.Schema.read(home / "schema.toml")
@@ -223,11 +224,11 @@ def test_a_run_that_was_killed_while_it_evaluated_continues(clinics):
 
 
 def test_an_evaluation_that_is_refused_does_not_lose_the_model(clinics):
-    """A site allows so many numbers by rule, most of which the first run took."""
+    """So many numbers may leave a site, whoever approves; the first run took most of them."""
     home = clinics.home
     shown = command("federation", "run", home, "--out", home / "again")
     assert "The model is saved; it was not evaluated: site 'south' does not take part in this run" in shown
-    assert "share_by_rule" in shown
+    assert "its end is 250% (max_share)" in shown
     assert read_status(home / "again")["state"] == "finished"
     names = {path.name for path in (home / "again").iterdir()}
     assert RUN_FILES - names == {"evaluation.json"}
