@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import linprog
-from sklearn.base import clone
 
 import compfed as cf
 from compfed.federation import DisclosurePolicy, InProcess
@@ -121,7 +121,7 @@ def test_a_column_twice(model, y, unique):
     ],
     ids=lambda case: type(case).__name__,
 )
-def test_a_column_twice_under_a_policy(model, unique):
+def test_a_column_twice_under_a_policy(model: Any, unique: bool | None):
     """The minimiser is not unique, as without a policy. A rounded Hessian has no zero eigenvalue: no site is asked for one."""
     rng = np.random.default_rng(3)
     table = rng.standard_normal((200, 4))
@@ -134,7 +134,7 @@ def test_a_column_twice_under_a_policy(model, unique):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cf.NotUniqueWarning)
         free, walled = (
-            clone(model).fit_federation(InProcess(sites, policy=policy)) for policy in (None, DisclosurePolicy())
+            deepcopy(model).fit_federation(InProcess(sites, policy=policy)) for policy in (None, DisclosurePolicy())
         )
     assert free.certificate_.unique is False
     assert walled.certificate_.unique is unique
