@@ -42,6 +42,7 @@ MEANINGS = {
 }
 MOST_NAMES = 8
 BOUNDED = 2e-3  # a value whose rounding bounds are further apart is shown with them
+WIDE = 0.05  # and their middle is no estimate where they are further apart than this
 REHEARSAL = "Rehearsal: all rows were in this process."
 HOW = {"as given": "this model on the rows given; optimistic if it was fitted to them"}
 
@@ -210,7 +211,9 @@ def goodness(result: Record) -> list[str]:
     for key, value, low, high in measures(evaluation)[:3]:
         name = MEASURES[key]
         bounded = low is not None and high is not None and high - low > BOUNDED
-        shown = f"between {low:.3f} and {high:.3f}" if bounded else number(value)
+        shown = f"{value:.3f}, with rounding bounds {low:.3f} to {high:.3f}" if bounded else number(value)
+        if bounded and high - low > WIDE:
+            shown = f"between {low:.3f} and {high:.3f}"
         said.append(f"{name[0].upper()}{name[1:]}: {shown}.")
         if key in MEANINGS:
             said.append(f"This is {MEANINGS[key]}.")
@@ -253,7 +256,7 @@ def _null_loss(result: Record, mean: np.ndarray) -> float | None:
 
 def auc_text(value: float | None, low: float | None, high: float | None) -> str:
     """An AUC to three digits; the middle of wide bounds is no estimate, and is not shown."""
-    wide = low is not None and high is not None and high - low > BOUNDED
+    wide = low is not None and high is not None and high - low > WIDE
     return "see its bounds" if wide else "-" if value is None else f"{value:.3f}"
 
 
