@@ -76,7 +76,7 @@ def test_a_squared_loss_asks_once():
 
 def test_all_columns_of_all_rows_and_not_of_a_fold():
     """0.33 of 100 rows are more than 30, and of the rows that a fold leaves they are fewer: gradients alone inside the folds."""
-    grid = {"alphas": [0.05, 0.02], "cv": 3}
+    grid = {"alphas": [0.05, 0.02], "cv": 5}
     found = cf.FederatedLogisticRegressionCV(**grid).fit_federation(
         listening(table(4, 100), DisclosurePolicy(max_hessian_share=0.33))
     )
@@ -88,7 +88,7 @@ def test_all_columns_of_all_rows_and_not_of_a_fold():
 
 def test_refits_of_folds_ask_for_no_hessian():
     """The columns of all rows are too many for the rows of a fold: over a network a refusal would end the run."""
-    grid = {"alphas": [0.05, 0.02], "cv": 2, "relax": True, "gamma": [0.0, 1.0]}
+    grid = {"alphas": [0.05, 0.02], "cv": 5, "relax": True, "gamma": [0.0, 1.0]}
     walled = listening(table(4), DisclosurePolicy(max_hessian_share=0.33))
     found = cf.FederatedLogisticRegressionCV(**grid).fit_federation(walled)
     assert len(walled.asked) == 1

@@ -88,7 +88,7 @@ def test_all_that_a_run_was_started_with_is_plain_and_has_no_private_key(tmp_pat
     assert resolved["parameters"]["cv"] == 5
     assert set(resolved["sites"]) == set(SITES)
     assert all(text.startswith("SHA256:") for text in resolved["sites"].values())
-    assert resolved["retry"] == {"timeout": 120.0, "attempts": 20, "wait": 600.0, "pause": 1.0}
+    assert resolved["retry"] == {"timeout": 120.0, "attempts": 20, "wait": 600.0, "pause": 1.0, "approval": 1209600.0}
 
 
 GOOD = 'estimator = "FederatedLasso"\n[network]\nsuperlink = "h:1"\n[[site]]\nname = "a"\n'
