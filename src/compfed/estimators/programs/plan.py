@@ -43,7 +43,7 @@ from compfed.splits import LEAVE_ONE_OUT, LEAVE_ONE_SITE_OUT
 
 ROOM, MORE, TIGHT = 2.0, 300, 1.1  # times what fits took, and numbers: the most that is stated; and what has to be left
 CLOSE = 1.2  # of what is known nearly
-TRIALS, HESSIANS = 8, 3  # of a fit
+TRIALS, HESSIANS = 8, 4  # of a fit
 OF_PATH, OF_QUADRATIC = (
     (5.5, 1.6),
     (1.1, 0.0),
