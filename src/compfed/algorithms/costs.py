@@ -2,6 +2,7 @@
 
 Messages are those of one round of the algorithm itself, run on shapes. Calls of the losses and regularisers are constants where
 every loop has a fixed length; otherwise a loop counts them as they are made (`counting`), and hands over its `Counts`.
+What a message of a federation costs is in `federation/accounting.py`.
 """
 
 from __future__ import annotations

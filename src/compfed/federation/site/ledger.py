@@ -1,7 +1,8 @@
 """The ledger of a table: every run that a site took part in, and how many numbers about which rows left.
 
 One file per table, by the table's name, kept for ever. Each line is a JSON record with a checksum in front; lines are only
-ever appended. Rows are remembered as hashes with a key of the site: nobody else can confirm a guess of a row.
+ever appended. Rows are remembered as hashes with a key of the site: nobody else can confirm a guess of a row. The service of a site
+(`network/site.py`) charges it before a reply leaves; `federation/numbers.py` says what is counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`compfed reproduce`: run every experiment, draw every figure, check every claim, write the report."""
+"""`compfed reproduce`: run every experiment, draw every figure, check every claim, write the report.
+
+What is checked, claim by claim, is in `claims.py`; what is run for it in `experiments.py`.
+"""
 
 from __future__ import annotations
 
