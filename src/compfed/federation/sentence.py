@@ -7,8 +7,8 @@ queries, so that all sites read the same. Each site adds what it knows itself, w
                                                                         up to `max_share`: a person at the site may
                                                                         beyond: never
 
-A message without a statement is answered while the share stays within `share_by_rule`. A site may have rules of its own besides
-(`objection`); what a person said about a sentence is kept in `network/approvals.py`.
+A message without a statement is answered while the share stays within `share_by_rule`, where a site lets every run begin by rule.
+A site may have rules of its own besides (`objection`); what a person said about a sentence is kept in `network/approvals.py`.
 """
 
 from __future__ import annotations

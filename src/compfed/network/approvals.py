@@ -3,8 +3,9 @@
     STATE/approvals/NAME.json   a run sentence that a person was asked about, in words, and what that person decided
 
 A run that no rule approves waits: the site answers "pending", and the operator asks again until a person at the site has said
-yes (`compfed site approve`) or no (`compfed site deny`), or until the operator ends the run. An approval is of one sentence
-(`federation.sentence`): another column or another alpha is another sentence. The first run that it lets in spends it.
+yes (`compfed site approve`) or no (`compfed site deny`), until the operator ends the run, or for two weeks
+(`RetryPolicy.approval`). An approval is of one sentence (`federation.sentence`): another column or another alpha is another
+sentence. The first run that it lets in spends it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class ApprovalRules:
     by_rule : bool, default=False
         Whether rules may approve a run at all. Without it a person approves each.
     kinds : list of str, optional
-        Estimators and functions that may run by rule; all unless given.
+        Estimators and functions that may run by rule, such as "FederatedLasso", "FederatedLasso.summary",
+        "FederatedLasso.evaluate" or "describe"; all unless given.
     columns : list of str, optional
         Columns that may be used by rule; all unless given.
     numbers_per_month : int, optional

@@ -96,7 +96,7 @@ DOMINANT = (
 class DisclosurePolicy:
     """What a site refuses to reveal. The defaults protect single rows from a server that chooses its queries.
 
-    A site with a policy deals its rows once, with a secret of its own, into ten buckets or fewer of at least `min_rows` rows. Folds
+    A site with a policy deals its rows once, with a secret of its own, into 10, 5, 4, 3, 2 buckets or 1, of at least `min_rows` rows. Folds
     and hold-outs are unions of buckets, the same ones at every site, whatever the server asks for. A model is evaluated only if the
     loss has curvature on at least `min_rows` rows there: with h_l the second derivative times the weight of row l,
     (sum h)^2 / sum h^2 is at least `min_rows`, half of that over the rows to train with, and sum h does not nearly vanish.
@@ -108,7 +108,7 @@ class DisclosurePolicy:
         and the least number of effective rows of a model.
     min_level_rows : int, default=3
         Classes, and the rows that differ from the most common value of a column, are at least this many, at the site and
-        (classes) in every bucket, or none. Also, no row has over half of the variance of a column. 1 for no such rule.
+        (classes) in every bucket, or none. Also, no row has over 83 % of the variance of a column. 1 for no such rule.
     max_hessian_share : float, default=inf
         The columns of one Hessian are at most this share of the rows; 0 for no Hessian at all. All are counted (`share_by_rule`),
         and rounded to six digits: enough for steps, and certificates rest on gradients. Those of losses whose second derivative

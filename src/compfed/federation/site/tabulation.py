@@ -9,7 +9,7 @@ beside whatever, a server asks for it. So nothing is learnt from the difference 
     values <= t       to multiples of `min_rows`, at the two points of a grid around t. The step of the grid is a power of two
                       that is at least an eighth of the standard deviation of the column at the site
     mean, square      withheld (NaN) of fewer than `min_rows` values, of a column with one value in all but a few rows, and of
-                      one that has over half of its variance from one row
+                      one that has over 83 % of its variance from one row
 """
 
 from __future__ import annotations
