@@ -205,7 +205,7 @@ def test_in_a_browser_from_the_disk(built):
         page.wait_for_selector("ul.search li", timeout=20_000)
         assert "Certificates" in page.inner_text("ul.search")
         for words, title in (
-            ("confidence+interval", "Validation without pooling"),
+            ("confidence+interval", "Standard errors and intervals"),
             ("docker", "For an IT administrator"),
         ):
             page.goto(f"file://{built}/search.html?q={words}")

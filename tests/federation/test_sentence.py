@@ -69,4 +69,7 @@ def test_a_statement_that_cannot_be_read_is_refused(text):
 
 def test_a_statement_is_read_as_it_was_written_without_control_characters():
     assert Stated.read(STATED.text) == STATED
-    assert "\x1b" not in Stated.read(replace(STATED, kind="a\x1b[2J").text).kind
+    assert "\x1b" not in Stated.read(replace(STATED, why="a\x1b[2J").text).why
+    for text in (f" {STATED.text}", STATED.text.replace(" ", "  ", 1), replace(STATED, kind="a b").text):
+        with pytest.raises(cf.InputError, match="not written as it should be"):
+            Stated.read(text)  # the same sentence in another text would be allowed for twice

@@ -95,7 +95,7 @@ def test_a_run_waits_until_a_person_at_every_site_approves_it_and_has_the_bits_o
     assert person.waited == dict.fromkeys(NAMES, 3)
     problems = {p["site"]: p["problem"] for p in federation.problems}
     assert sorted(problems) == sorted(NAMES)
-    assert all("waits for a person at the site to approve this run" in text for text in problems.values())
+    assert all("waits for a person at the site to approve this run" in text for text in problems.values()), problems
     for path in paths:
         settings = SiteSettings.read(path)
         (asked,) = settings.approvals().all()
@@ -147,7 +147,7 @@ def test_an_approval_is_spent_by_the_first_run_and_expires(tmp_path):
     approvals._write(type(approvals.find("run-1"))(**late))
     with pytest.raises(Pending):
         approvals.allows(SENTENCE, "run-1", ["words"], "a reason")
-    assert approvals.find("run-1").why == "an approval of this expired"
+    assert approvals.find("run-1").why == "an approval of this expired, or more has left since than the person read"
 
 
 def approvals_of(path: Path) -> list[Any]:

@@ -257,3 +257,23 @@ def test_relaxed_fit_is_the_fit_on_its_support():
     assert 0 < len(used) < 4
     alone = cf.FederatedCox(ties="breslow").fit(t.X[:, used], t.y, sites=t.site)
     np.testing.assert_allclose(model.coef_[used], alone.coef_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_standard_errors_are_those_of_statsmodels(ties):
+    """And the log-likelihood; robust errors are refused, as rows have no likelihood of their own."""
+    rng = np.random.default_rng(40)
+    X, strata = rng.standard_normal((240, 3)), np.arange(240) % 3
+    died = rng.exponential(np.exp(-X @ [0.7, -0.4, 0.0]))
+    censored = 2 * rng.exponential(size=240)
+    y = np.column_stack([np.ceil(10 * np.minimum(died, censored)) / 10, died <= censored]).astype(float)
+    model = cf.FederatedCox(alpha=0, ties=ties).fit(X, y, sites=strata)
+    found = model.summary()
+    expected = PHReg(y[:, 0], X, status=y[:, 1], strata=strata, ties=ties).fit(disp=0)
+    np.testing.assert_allclose(found.standard_errors, expected.bse, rtol=1e-8)
+    np.testing.assert_allclose(found.log_likelihood, expected.llf, rtol=1e-10)
+    np.testing.assert_allclose(found.p_values, expected.pvalues, rtol=1e-6, atol=1e-300)
+    assert found.ratio_name == "hazard ratio"
+    assert found.deviance is None
+    with pytest.raises(cf.InputError, match="a partial likelihood is no sum over rows"):
+        model.summary(se="HC0")

@@ -567,7 +567,7 @@ class FederatedModel(BaseEstimator):
         >>> table = cf.data.bundled.diabetes()
         >>> model = cf.FederatedLasso(alpha=0).fit(table.X, table.y, sites=table.sites)
         >>> found = model.summary()
-        >>> found.terms[2], round(found.standard_errors[2], 1), found.distribution
+        >>> found.terms[2], round(float(found.standard_errors[2]), 1), found.distribution
         ('column 2', 66.5, "Student's t with 431 degrees of freedom")
         """
         check_is_fitted(self)
@@ -579,6 +579,10 @@ class FederatedModel(BaseEstimator):
             raise InputError(f"{me}(level={level!r}): level must be a number between 0 and 1, such as 0.95.")
         labels = Labels(getattr(self, "classes_", None), None, np.ones(1))
         likelihood = self.family().likelihood(labels)
+        if se != "model" and not likelihood.is_sum_over_rows:
+            raise InputError(
+                f'{me}(se={se!r}): a partial likelihood is no sum over rows, which robust errors need. Take se="model".'
+            )
         if (last := vars(self).get("_last_fit")) is None:
             raise InputError(
                 f"{me} asks the sites for the Hessian at the optimum, and a model that was read from a file or copied does not know them. "

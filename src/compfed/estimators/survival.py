@@ -26,6 +26,7 @@ from compfed.estimators.base import BoundedModel, estimator, first
 from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs import survival
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, FitOptions, Fitted, Labels
+from compfed.estimators.programs.likelihood import Likelihood, PartialLikelihood
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.queries.at_risk import MAX_TIMES
@@ -56,6 +57,9 @@ class Survival(ElasticNetFamily):
         if labels.mean is not None and not labels.mean[-1] > 0:
             raise InputError("no row of any site has an event; a Cox model needs some.")
         return CoxPartialLikelihood(ties=self.ties)
+
+    def likelihood(self, labels: Labels) -> Likelihood:
+        return PartialLikelihood()
 
     def null_intercept(self, labels: Labels) -> np.ndarray | None:
         return None

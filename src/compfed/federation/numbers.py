@@ -79,8 +79,10 @@ def rows_seen(sizes: Sequence[int], place: int, masked: bool) -> int:
 
 def table_of(rows: Rows, agreement: Agreement | None = None, masked: bool = False) -> Table:
     """What the numbers of a site are counted against."""
-    sizes = [rows.count] if agreement is None else [e.rows for e in agreement.enrolments]
-    place = 0 if agreement is None else rows.index
+    # without masks its own rows, whatever the enrolments say that came with a message
+    alone = agreement is None or not masked
+    sizes = [rows.count] if alone else [e.rows for e in agreement.enrolments]
+    place = 0 if alone else rows.index
     columns = rows.width or len(rows.table.columns)  # a table that is not encoded yet
     return Table(rows_seen(sizes, place, masked), max(columns, 1), _groups(rows))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, NamedTuple, Protocol
@@ -24,6 +25,7 @@ from compfed.errors import InputError
 from compfed.federation.numbers import Table, share_text
 
 LONGEST = 1_000  # characters of a part of a statement
+KIND = re.compile(r"[A-Za-z0-9_.]{1,80}")
 MOST = 2**53
 
 
@@ -70,6 +72,12 @@ class Stated:
             found = cls(**given)
         except (ValueError, TypeError, RecursionError):
             raise InputError("the statement of a run cannot be read. Use one version of compfed everywhere.") from None
+        if found.text != text or not KIND.fullmatch(
+            str(found.kind)
+        ):  # two texts of one sentence would be allowed for twice
+            raise InputError(
+                "the statement of a run is not written as it should be. Use one version of compfed everywhere."
+            )
         for f in fields(cls):
             value = getattr(found, f.name)
             usable = (
@@ -128,7 +136,7 @@ class RunSentence:
             f"columns: {join_names(list(self.columns), most=12)}",
             f"sites: {join_names(names, most=12)}; compfed {self.version}",
             f"leaves: {share_text(said.numbers, table, before, masked)}",
-            f"in at most {said.messages:,} messages, {self.bytes:,} bytes of numbers",
+            f"at most {self.bytes:,} bytes of numbers; the operator expects {said.messages:,} messages or fewer",
         ]
         if said.why:
             lines.append(f"the operator's reason: {said.why}")

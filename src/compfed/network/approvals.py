@@ -149,9 +149,12 @@ class Approvals:
     def find(self, given: str) -> Asked:
         """That of a run, or with a name that begins so; raises `InputError` where there is none, or several."""
         known = self.all()
-        found = [a for a in known if a.run == given] or [
-            a for a in known if len(given) >= 6 and a.name.startswith(given)
+        found = [a for a in known if len(given) >= 6 and a.name.startswith(given)] or [
+            a for a in known if a.run == given
         ]
+        found = [
+            a for a in found if a.state == "waiting"
+        ] or found  # a fit that has begun, and its evaluation that waits
         if len(found) == 1:
             return found[0]
         waiting = join_names([a.run for a in known if a.state == "waiting"], most=12) or "none"
@@ -183,13 +186,13 @@ class Approvals:
                 raise InputError(f"a person at the site denied this run{f': {known.why}' if known.why else ''}")
             elif known.state == "spent" and known.run == run:
                 return True
-            elif known.state == "approved" and now < known.until:
+            elif known.state == "approved" and now < known.until and known.words == tuple(words):
                 self._write(replace(known, state="spent", run=run, decided=now))
                 return True
             elif known.state != "waiting" or known.run != run:
                 before = {
                     "spent": "an approval of this was used by an earlier run",
-                    "approved": "an approval of this expired",
+                    "approved": "an approval of this expired, or more has left since than the person read",
                 }
                 self._write(replace(new, why=before.get(known.state, "")))
                 if known.state != "waiting":

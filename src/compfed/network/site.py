@@ -92,6 +92,13 @@ ENOUGH = "Nothing more leaves in it."
 REMIND = 600.0  # seconds after which the same problem is printed again
 
 
+def _made_of(header: Header, session: Session, body: Body) -> str:
+    """The hash of all that the words of a reply follow from, beside the rows: the same words are counted once."""
+    agreed = session.public.tobytes(), session.enrolments
+    rounds = [digest(query) for query in body.again]
+    return hashlib.sha256(repr((header.queries, header.after, agreed, rounds)).encode()).hexdigest()
+
+
 # --- replies ---
 
 
@@ -233,16 +240,18 @@ class SiteService:
             try:
                 self._check_masked(header, site, body, session, agreement)
                 self._begin_sentence(header, site, body, agreement)
+                numbers = self._counted(header, site, body, agreement, session)
                 words, states = self._words(header, kept, site, body, agreement, session, following)
             except SiteRefusal as problem:
                 self._end(header, kept, site, session, problem)
                 raise
-            numbers = self._counted(header, site, body, agreement, len(words) - exact_sum.FRAME)
+            assert numbers.total() == len(words) - exact_sum.FRAME, "every word that leaves is counted"
             words = words if masks is None else masked(words, masks, header, following.asked)
             done = ReplyFile(header.queries, words, states, following.asked, following.rounds)
             # first: what is kept is sent without another look
             counts, new = query_counts(body.queries), weightings(body.queries) if self.settings.secure_sum else ()
-            self.ledger().record(header.run, header.number, header.queries, counts, numbers, words.nbytes, new)
+            made_of = _made_of(header, session, body)
+            self.ledger().record(header.run, header.number, made_of, counts, numbers, words.nbytes, new)
             kept.write(header.number, done)
         if session.last < header.number:
             # not flushed: after a power cut, the file of the reply tells that this number is taken
@@ -358,7 +367,7 @@ class SiteService:
         restore(site.memory, (*body.again, *(weighted.query for weighted in body.queries)), before.states)
         refused = next((reply for reply in site.reply(body.again) if isinstance(reply, Refusal)), None)
         if refused is not None:  # other replies are known, and not sent
-            raise InputError(f"a round could not be done again: {refused.reason}")
+            raise SiteRefusal(f"a round could not be done again: {refused.reason}")
         with one_blas_thread(), cores(available_cores()):
             noise = functools.partial(
                 secure_sum.noise_words, session.private, header.run, header.number, following.asked
@@ -389,15 +398,18 @@ class SiteService:
             raise InputError(f"site {self.settings.name!r} does not take part in this run: {found.why}.")
         ledger.begin(header.run, text, found.by, most, table)
 
-    def _counted(self, header: Header, site: Site, body: Body, agreement: Agreement, words: int) -> Counter[About]:
+    def _counted(
+        self, header: Header, site: Site, body: Body, agreement: Agreement, session: Session
+    ) -> Counter[About]:
         """The numbers that are about to leave, by what they are about; refuses more than the run may release."""
         ledger, policy, numbers = self.ledger(), site.policy, released(body.queries, site.rows, agreement)
-        assert numbers.total() == words, "every word that leaves is counted"
         entry = ledger.run(header.run)
         assert entry.table is not None, "the run has begun"
         if policy is None:
             return numbers
-        if words > entry.left:
+        if entry.answered.get(header.number) == _made_of(header, session, body):
+            return numbers  # counted before the site was stopped
+        if numbers.total() > entry.left:
             raise InputError(
                 f"site {self.settings.name!r}: the run would release more numbers than it stated. {ENOUGH}"
             )

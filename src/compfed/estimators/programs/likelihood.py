@@ -36,6 +36,7 @@ class Likelihood:
 
     asks_labels: ClassVar[bool] = True
     has_dispersion: ClassVar[bool] = False
+    is_sum_over_rows: ClassVar[bool] = True  # which robust errors need
     student: ClassVar[bool] = False  # tests by Student's t, rather than the normal distribution
     expected: ClassVar[Loss | None] = (
         None  # whose Hessian is the expected information, where model-based errors take that
@@ -49,6 +50,20 @@ class Likelihood:
 
     def deviance(self, sums: LikelihoodSums) -> float | None:
         return 2.0 * (sums.loss - sums.saturated)
+
+
+@dataclass(frozen=True)
+class PartialLikelihood(Likelihood):
+    """Cox's: its value and Hessian are all there is. No deviance, as no model fits every row; no sums of residuals of rows."""
+
+    asks_labels = False
+    is_sum_over_rows = False
+
+    def log_likelihood(self, sums: LikelihoodSums) -> float:
+        return -sums.loss
+
+    def deviance(self, sums: LikelihoodSums) -> float | None:
+        return None
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ class Guard:
         self.rows.agree_on_buckets(min([*BUCKETS[:1], *dealt]))
         self.agreement, self._unlisted = agreement, None
         self.admitted.clear()
+        self.__dict__.pop("spreads", None)  # of the columns of another run
 
     @functools.cached_property
     def varying(self) -> list[Varying]:

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed._utils.files import append_line, read_checked, write_checked
+from compfed._utils.files import append_line, locked, read_checked, write_checked
 from compfed._utils.plain import JsonObject, Record
 from compfed._utils.text import join_names
 from compfed.errors import InputError
@@ -59,6 +60,9 @@ class RunEntry:
     sentence: str = ""  # the statement under way, "" without one
     by: str = ""  # "rule" or "person", who approved it
     left: int = 0  # numbers that may leave under it
+    allowed: dict[str, int] = field(
+        default_factory=dict
+    )  # what is left of each statement: one that comes back goes on with that
     answered: dict[int, str] = field(default_factory=dict)  # hashes of the queries, by the number of the message
 
     @property
@@ -243,8 +247,10 @@ class Ledger:
             return []
         *lines, last = content.split(b"\n")
         if last:  # it was cut off while it was written: the next line must not follow on it
-            with self.path.open("r+b") as file:
-                file.truncate(len(content) - len(last))
+            with locked(self.path) as handle:  # another process may be writing this very line
+                content = self.path.read_bytes()
+                *lines, last = content.split(b"\n")
+                os.ftruncate(handle, len(content) - len(last))
         entries = []
         for number, line in enumerate(lines, 1):
             checksum, _, text = line.partition(b" ")
@@ -263,13 +269,18 @@ class Ledger:
             found = {About.parse(text): int(count) for text, count in entry.get("numbers", {}).items()}
             known.released.update(found)
             known.left -= sum(found.values())
+            known.allowed[known.sentence] = known.left
             known.bytes_out += entry["bytes_out"]
             self.weightings.update(entry.get("weightings", ()))
             known.answered[entry.get("number", 0)] = entry.get("hash", "")
             return
         if entry["kind"] == "sentence":
             known = self.runs[entry["run"]]
-            known.sentence, known.by, known.left = entry["sentence"], entry["by"], int(entry["most"])
+            known.sentence, known.by = entry["sentence"], entry["by"]
+            # what a person approved is not allowed again when the run comes back to it; a rule decides by the share each time
+            again = known.allowed.get(known.sentence) if known.by == "person" else None
+            known.left = int(entry["most"]) if again is None else again
+            known.allowed[known.sentence] = known.left
             known.table = Table(*map(int, entry["table"]))
             return
         roster = Roster(entry["fingerprint"], tuple(entry["names"]))

@@ -103,6 +103,7 @@ class Site:
         """The facts of this site that the server may know; raises `SiteRefusal` where its policy refuses every query."""
         rows, guard, policy = self.rows, self.guard, self.policy
         rows.leave_out(())
+        guard.agreement = None  # the next message of a run leaves out its own columns again
         wrong = ["it has fewer rows than its min_rows"] if policy is not None and rows.count < policy.min_rows else []
         if problems := [*wrong, *guard.table_problems]:
             raise SiteRefusal(f"site {self.name!r} takes part in no run: {'; '.join(problems)}.")
