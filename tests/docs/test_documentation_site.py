@@ -229,7 +229,7 @@ def test_in_a_browser_from_the_disk(built):
         assert page.locator("math").count() >= 1
         assert page.evaluate("document.documentElement.scrollHeight") < 8_000
         page.locator(".copy-button").first.click()
-        assert page.locator(".copy-button").first.inner_text() == "Copied"
+        page.locator(".copy-button", has_text="Copied").first.wait_for(timeout=10_000)
         browser.close()
     assert errors == []
 
