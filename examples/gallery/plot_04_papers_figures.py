@@ -42,7 +42,7 @@ methods = {
     "Algorithm 1": "DecoupledProx",
     "FedMid": "FedMid",
     "FedDA": "FedDA",
-    "Fast-FedDA": "FastFedDA (quadratic)",
+    "Fast-FedDA": "FastFedDA (constant)",
 }
 
 

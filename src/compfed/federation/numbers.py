@@ -80,9 +80,9 @@ def rows_seen(sizes: Sequence[int], place: int, masked: bool) -> int:
 def table_of(rows: Rows, agreement: Agreement | None = None, masked: bool = False) -> Table:
     """What the numbers of a site are counted against."""
     # without masks its own rows, whatever the enrolments say that came with a message
-    alone = agreement is None or not masked
-    sizes = [rows.count] if alone else [e.rows for e in agreement.enrolments]
-    place = 0 if alone else rows.index
+    together = agreement if masked else None
+    sizes = [rows.count] if together is None else [e.rows for e in together.enrolments]
+    place = 0 if together is None else rows.index
     columns = rows.width or len(rows.table.columns)  # a table that is not encoded yet
     return Table(rows_seen(sizes, place, masked), max(columns, 1), _groups(rows))
 

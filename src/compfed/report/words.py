@@ -212,7 +212,7 @@ def goodness(result: Record) -> list[str]:
         name = MEASURES[key]
         bounded = low is not None and high is not None and high - low > BOUNDED
         shown = f"{value:.3f}, with rounding bounds {low:.3f} to {high:.3f}" if bounded else number(value)
-        if bounded and high - low > WIDE:
+        if low is not None and high is not None and high - low > WIDE:
             shown = f"between {low:.3f} and {high:.3f}"
         said.append(f"{name[0].upper()}{name[1:]}: {shown}.")
         if key in MEANINGS:
