@@ -24,6 +24,7 @@ from compfed.federation import (
     Rows,
     Site,
 )
+from compfed.federation.numbers import About, Table
 from compfed.federation.site.ledger import HEADER, Ledger, Roster
 from compfed.splits import Fold
 
@@ -82,8 +83,8 @@ print(f"{len(stolen)} replies, each the mean of one row")
 assert as_set(stolen) == as_set(X)
 
 # %%
-# The same queries, with the default policy. The site deals its rows into buckets of at least ten, with a secret of its own, and folds
-# are unions of buckets. A refusal names the rule, never a number of the site.
+# The same queries, with the default policy. The site deals its rows into ten buckets of at least ten rows, with a secret of its own, and
+# folds are unions of buckets. A refusal names the rule, never a number of the site.
 
 site = Site(Rows(X, y, name="clinic", index=0), policy=policy)
 refused = site.reply(means_of_folds(n))
@@ -91,11 +92,11 @@ assert all(isinstance(reply, Refusal) for reply in refused)
 print(textwrap.fill(refused[0].reason))
 
 # %%
-# The most folds that this site answers for are 14. Each mean is now that of ten rows or more.
+# The most folds that this site answers for are 10. Each mean is now that of ten rows or more.
 
-refused = site.reply(means_of_folds(15))
+refused = site.reply(means_of_folds(11))
 assert all(isinstance(reply, Refusal) for reply in refused)
-answered = site.reply(means_of_folds(14))
+answered = site.reply(means_of_folds(10))
 print("rows in each fold:", *[int(reply.weight) for reply in answered])
 
 # %%
@@ -111,7 +112,7 @@ means = np.array([reply.mean for reply in answered])
 figure, axes = plt.subplots(
     1, 2, figsize=(8.4, 3.8), layout="constrained", sharex=True, sharey=True
 )
-titles = ("no rules: 143 folds", "default policy: 14 folds, and no more")
+titles = ("no rules: 143 folds", "default policy: 10 folds, and no more")
 row = {"color": "#888888", "markersize": 7, "fillstyle": "none"}
 reply = {"color": "#D55E00", "markersize": 4}
 for ax, title, read in zip(axes, titles, (stolen, means), strict=True):
@@ -129,7 +130,8 @@ plt.show()
 # The ledger
 # ----------
 # Two runs can reveal by their difference what neither reveals alone. The ledger of a table remembers every run, with keyed hashes of
-# the rows. Over a network the site keeps it; here we open it by hand. One patient withdraws between two runs:
+# the rows, and counts the numbers that left about them. Over a network the site keeps it; here we open it by hand. One patient
+# withdraws between two runs:
 
 folder = tempfile.TemporaryDirectory()
 ledger = Ledger(Path(folder.name), "tumours", key=b"a secret of the site")
@@ -138,7 +140,12 @@ roster = Roster("fingerprint of all keys", ("clinic", "second", "third"))
 spring, summer = ledger.row_hashes(X, y), ledger.row_hashes(X[1:], y[1:])
 ledger.open_run("spring", roster, spring, policy)
 queries = {query: n for query, (n, _, _) in cost.by_query.items()}
-ledger.record("spring", queries, cost.models, int(cost.bytes_up))
+counted_against = Table(rows=n, columns=X.shape[1], groups=10)
+left = {About(counted_against.whole, X.shape[1]): int(cost.numbers)}
+ledger.begin(
+    "spring", "a lasso", "rule", sum(left.values()), counted_against
+)
+ledger.record("spring", 2, "its hash", queries, left, int(cost.bytes_up))
 try:
     ledger.open_run("summer", roster, summer, policy)
 except cf.InputError as error:
@@ -149,6 +156,5 @@ for name, value in zip(HEADER, ledger.table()[0], strict=True):
 folder.cleanup()
 
 # %%
-# The policy stops queries about few rows. It does not stop a server that chooses its own models, hundreds of them.
-# :doc:`/explanation/what-leaves-a-site` has the attacks that still work, with numbers. Until runs are approved by people at the
-# sites, they must trust the operator to run the fits that were agreed.
+# The policy stops queries about few rows. It does not stop a server that chooses its own models, hundreds of them: the count does, and
+# a person at the site who approves what goes beyond it. :doc:`/explanation/what-leaves-a-site` has the attacks, with numbers.
