@@ -174,3 +174,11 @@ def test_drift_of_an_ablation_is_that_of_its_own_local_models(rule):
     for run in (cf.simulate, run_plain):
         found = run(problem, AblatedProx(eta=eta, rule=rule, eta_g=eta_g, tau=tau), 3)["drift"]
         np.testing.assert_allclose(found, [0.0, *drift], rtol=1e-10)
+
+
+def test_rows_of_many_clients_do_not_overflow():
+    """All clients together read 24,000 rows a round; times the clients and the rounds that is more than 32 bits hold."""
+    sites = cf.data.synthetic(clients=600, samples=2, features=1, seed=0)
+    problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites)
+    trace = cf.simulate(problem, DecoupledProx(eta=0.01, tau=20), 200, columns=["rows"])
+    assert trace["rows"].tolist() == [2 * 20 * rounds for rounds in trace["round"].tolist()]
