@@ -15,6 +15,7 @@ import pytest
 from places import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
+LATER = ("cv.py", "rounds.py")  # twenty seconds and more
 HERE = {  # in this process
     "rounds.py": "--quick --one-device --out OUT",
     "cv.py": "--quick --engines compfed scikit-learn --out OUT",  # each engine in its own
@@ -50,7 +51,9 @@ def options(name: str, out: object) -> list[str]:
     return (HERE | APART)[name].replace("OUT", str(out)).split()
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name in LATER else name for name in HERE]
+)
 def test_a_benchmark_runs(name, tmp_path, monkeypatch, capsys):
     path = BENCHMARKS / name
     monkeypatch.setattr(sys, "argv", [str(path), *options(name, tmp_path / "out.json")])

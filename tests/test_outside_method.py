@@ -110,6 +110,7 @@ def test_without_a_list_registered_methods_take_part(registered):
     assert ALGORITHMS["FedAvg"] in methods_for(quadratics(0, g=cf.regularisers.Zero()))
 
 
+@pytest.mark.thorough
 def test_the_command_line_takes_a_module_of_the_current_folder(tmp_path):
     """In a process of its own: nothing is registered there, and the folder is not on the path."""
     command = [sys.executable, "-m", "compfed.cli", "compare", "--methods", "my_method:LocalProx,FedDA", "--quick"]

@@ -328,6 +328,7 @@ def paper():
     return problem, cf.solve_pooled(problem)
 
 
+@pytest.mark.thorough
 def test_prox_giant_and_fednl_on_the_papers_problem(paper):
     """8 and 16 rounds to 1e-3 and 1e-6; FedNL needs 4 and 5, the first of them with all of the Hessians."""
     problem, star = paper

@@ -133,6 +133,7 @@ def test_methods_are_the_same_to_the_last_bit(name, paper):
     np.testing.assert_allclose(here.x, cf.solve_pooled(problem).x, rtol=0, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_two_exchanges_in_a_round(paper):
     problem, federation, local = paper
     smooth = problem.replace(regulariser=cf.regularisers.Zero())

@@ -42,7 +42,7 @@ from compfed.federation.server.arrivals import words_fault
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.splits import Fold, Holdout, SiteFold
 
-SECONDS, BYTES = 1.0, 200e6
+SECONDS, BYTES = 3.0, 200e6
 D = 5
 NAN, INF = float("nan"), float("inf")
 OBJECTIVE = ObjectiveSpec(cf.losses.Squared(ridge=0.1), FeatureScaling(np.arange(4.0), np.ones(4), intercept=True))

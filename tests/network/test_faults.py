@@ -131,10 +131,9 @@ def continued(run: Run, message: int) -> str:
 
 
 for _moment, _number in MOMENTS.items():
-    _quick = _number == 6
-    row(f"SIGKILL of a site, {_moment}", _quick)(lambda f, n=_number: kill_site(f, n))
+    row(f"SIGKILL of a site, {_moment}", _number == 6)(lambda f, n=_number: kill_site(f, n))
     row(f"SIGKILL of the SuperLink, {_moment}")(lambda f, n=_number: kill_superlink(f, n))
-    row(f"SIGKILL of the operator, {_moment}", _quick)(lambda f, n=_number: kill_operator(f, n))
+    row(f"SIGKILL of the operator, {_moment}")(lambda f, n=_number: kill_operator(f, n))
 
 
 # --- a process gets no time ---
@@ -287,7 +286,7 @@ def killed(f: Faults, number: int = 6) -> Run:
     return run
 
 
-@row("the last line of the write-ahead log is torn, and two operators are started in its folder", quick=True)
+@row("the last line of the write-ahead log is torn, and two operators are started in its folder")
 def _(f: Faults) -> str:
     run = killed(f)
     data = run.write_ahead_log.read_bytes()

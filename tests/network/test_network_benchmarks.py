@@ -29,6 +29,7 @@ def test_the_default_policy_lets_the_fits_of_the_benchmark_through():
     assert re.fullmatch(r" +SuperLink \d+ ms of processor a message, \d+\.\d ms a site", second)
 
 
+@pytest.mark.thorough
 def test_light_sites_answer_as_sites_do():
     """The benchmark compares every total with the exact one."""
     head, line = said("network_clients.py", "--sites", "3", "--kilobytes", "300", "--messages", "2").splitlines()

@@ -96,7 +96,7 @@ def shares(path: Path) -> tuple[int, float]:
 
 
 @pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("masked", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_the_ledger_counts_the_numbers_on_the_wire_over_three_runs(masked, tmp_path, monkeypatch):
     """A fit by folds with its evaluation; a fit during which a site and the operator are killed; and a run that is refused."""
     paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=masked)
@@ -338,8 +338,10 @@ def test_a_choice_of_alpha_takes_a_cheaper_way_and_says_so_unless_there_is_a_rea
 
 
 @pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(
+    ("masked", "classes"),
+    [(True, 2), (False, 4), *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((False, 2), (True, 4)))],
+)
 def test_an_evaluation_and_a_summary_release_no_more_than_they_stated(masked, classes, tmp_path):
     """Under the default policy, but for the share of a small table that may leave by rule."""
     table = sites()

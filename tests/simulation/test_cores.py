@@ -48,7 +48,8 @@ cf.simulate(problem, a, 4)
 assert open(host_devices.CPU_LATENCY_FILE, "rb").read() == b""
 half = cf.simulate(problem, a, 2)
 np.testing.assert_allclose(cf.simulate(problem, a, 2, resume=half).x, other.x, rtol=0, atol=1e-12)
-
+"""
+GRIDS_AND_BATCHES = """
 members = cf.grid(problem, method, 4, {"eta": [0.5, 1.0], "lam": [1e-3, 1e-2], "seed": [0, 1]})
 for member in members:
     values = member.provenance["grid"]
@@ -83,13 +84,16 @@ assert "mesh" in cf.grid(problem, method, 2, {"eta": [0.5, 1.0]}, batch_size=5)[
 """
 
 
-def test_clients_shared_out_are_those_of_the_reference_engine(tmp_path):
+@pytest.mark.parametrize(
+    "more", ["", pytest.param(GRIDS_AND_BATCHES, marks=pytest.mark.thorough, id="grids and batches")]
+)
+def test_clients_shared_out_are_those_of_the_reference_engine(more, tmp_path):
     (tmp_path / "latency").touch()
     environment = {k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"}
     flags = environment.get("XLA_FLAGS", "").split()
     environment["XLA_FLAGS"] = " ".join(flag for flag in flags if "device_count" not in flag)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SHARED_OUT, str(tmp_path / "latency")],
+        [sys.executable, "-W", "error", "-c", SHARED_OUT + more, str(tmp_path / "latency")],
         env=environment,
         capture_output=True,
         text=True,

@@ -89,6 +89,7 @@ print(json.dumps(off))
     assert max(off.values()) < 1e-12, off
 
 
+@pytest.mark.thorough
 def test_two_processes_have_the_trace_of_one(tmp_path):
     script = tmp_path / "shared.py"
     script.write_text(

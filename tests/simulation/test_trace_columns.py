@@ -188,6 +188,7 @@ def test_a_schedule_is_a_chain_of_resumed_runs(problem, method):
 # --- small clients ---
 
 
+@pytest.mark.thorough
 def test_a_batch_larger_than_a_client_is_all_of_its_rows(problem):
     """As large as every client it is the full gradient; in between, clients that are large enough draw what they drew."""
     smooth = problem.replace(regulariser=cf.regularisers.Zero())
@@ -211,6 +212,7 @@ def test_a_batch_larger_than_a_client_is_all_of_its_rows(problem):
     assert not np.allclose(cf.simulate(large, method, 4, batch_size=12).x, cf.simulate(large, method, 4).x)
 
 
+@pytest.mark.thorough
 def test_a_grid_over_tau_and_batch_size_is_run_by_run(problem):
     smooth = problem.replace(regulariser=cf.regularisers.Zero())
     traces = cf.grid(smooth, FedAvg(eta=0.5), 3, {"tau": [1, 4], "batch_size": [3, None], "eta": [0.2, 0.5]}, seed=1)
@@ -279,7 +281,11 @@ def test_a_trace_shows_in_one_line(problem):
 
 
 @pytest.mark.parametrize(
-    "method", [FedAvg(eta=0.2, epochs=2), FedProx(eta=0.2, mu=0.5, epochs=2)], ids=["FedAvg", "FedProx"]
+    "method",
+    [
+        pytest.param(FedAvg(eta=0.2, epochs=2), id="FedAvg"),
+        pytest.param(FedProx(eta=0.2, mu=0.5, epochs=2), id="FedProx", marks=pytest.mark.thorough),
+    ],
 )
 def test_epochs_are_as_many_steps_as_a_client_has_mini_batches(problem, method):
     """Two epochs of 5, 12 and 30 rows in batches of 5 are 2, 6 and 12 steps; over all rows they are two steps."""

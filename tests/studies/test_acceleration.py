@@ -26,6 +26,7 @@ def test_acceleration_saves_a_quarter_of_fista_s_rounds(problem, star):
     assert ours <= 0.75 * fista
 
 
+@pytest.mark.thorough
 def test_compression_costs_no_more_rounds_and_a_tenth_of_the_bytes(problem, star):
     plain = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 500, x_star=star)
     compressed = cf.simulate(problem, CompressedDecoupledProx(eta=1.0, keep=3, tau=5), 500, x_star=star)

@@ -125,6 +125,7 @@ def test_a_method_that_does_not_arrive_is_stopped_after_so_many_messages():
     assert trace["optimality"].min() > 0.9
 
 
+@pytest.mark.thorough
 def test_the_order_on_the_paper_s_problem(problem, star):
     """Curvature, memory at the server, local steps with momentum, momentum, local steps: fewest rounds first."""
     rounds = [run(problem, method, star.x, 400).first("optimality", 1e-6) or np.inf for method in METHODS]

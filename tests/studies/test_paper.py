@@ -73,6 +73,7 @@ def test_rounds_to_six_digits(problem, star, algorithm, rounds):
     assert trace.first("optimality", 1e-6) == pytest.approx(rounds, rel=0.15)
 
 
+@pytest.mark.thorough
 def test_exact_in_double_precision_and_stable_in_single(problem, star):
     double = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 600, x_star=star, record_every=100)
     assert double["optimality"][-1] <= 1e-12
@@ -105,6 +106,7 @@ def test_sampled_clients_still_converge(problem, star):
     assert trace["optimality"][-1] < 1e-7
 
 
+@pytest.mark.thorough
 def test_variance_reduction_has_the_rate_of_full_gradients_and_no_floor(problem, star):
     """Beyond the paper: mini-batches of 20, where Algorithm 1 stops at 3.7e-3."""
     algorithm = VarianceReducedDecoupledProx(eta=1.0, tau=10)
