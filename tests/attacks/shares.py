@@ -29,7 +29,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ SHARES = (0.25, 0.5, 1.0, 2.0, 5.0)
 SEEDS = (0, 1, 2)
 FEW = 4  # columns of the attack on few
 LIMIT = 150.0  # seconds of a task
+LARGE = "breast cancer, 87 x 30"  # with a few of the attacks
 
 
 # --- tables ---
@@ -98,10 +99,24 @@ def _narrow(rows: int, columns: int, seed: int) -> Table:
     return Table(A[:rows], y[:rows], A[rows:], np.zeros(columns, bool))
 
 
+def _levels(rows: int, seed: int) -> Table:
+    """Four normal columns and seven columns of words with four levels, three columns of yes and no each: most cells are 0."""
+    rng = np.random.default_rng(300 + seed)
+    latent = rng.standard_normal((rows + 2000, 11))
+    latent[:, 1:] = (latent[:, 1:] + 0.5 * latent[:, :1]) / np.sqrt(1.25)
+    dummies = [np.digitize(a, [0.2, 0.8, 1.3])[:, None] == np.array([1, 2, 3]) for a in latent[:, 4:].T]
+    A = np.column_stack([latent[:, :4], *dummies]).astype(float)
+    y = _labelled(A, rng)
+    if A[:rows, 4:].sum(axis=0).min() < 4:  # a level that the rules would not let through
+        return _levels(rows, seed + 1000)
+    return Table(A[:rows], y[:rows], A[rows:], np.arange(25) >= 4)
+
+
 TABLES: dict[str, Callable[[int], Table]] = {
     "breast cancer, 45 x 30": lambda seed: _breast_cancer(45, seed),
-    "breast cancer, 87 x 30": lambda seed: _breast_cancer(87, seed),
+    LARGE: lambda seed: _breast_cancer(87, seed),
     "mixed, 60 x 12": lambda seed: _mixed(60, seed),
+    "levels, 60 x 25": lambda seed: _levels(60, seed),
     "narrow, 60 x 8": lambda seed: _narrow(60, 8, seed),
     "narrow, 36 x 4": lambda seed: _narrow(36, 4, seed),
 }
@@ -125,7 +140,9 @@ class Seen:
     hessian: list[np.ndarray | None] = field(default_factory=list)
     means: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)  # rows, mean, mean square
 
-    def add(self, objective: Any, x: np.ndarray, rows: np.ndarray, value: float, gradient: np.ndarray, hessian: Any = None) -> None:
+    def add(
+        self, objective: Any, x: np.ndarray, rows: np.ndarray, value: float, gradient: np.ndarray, hessian: Any = None
+    ) -> None:
         self.x.append(np.asarray(x, float))
         self.centre.append(np.asarray(objective.scaling.centre, float))
         self.scale.append(np.asarray(objective.scaling.scale, float))
@@ -147,7 +164,9 @@ class Seen:
             self.add(query.objective, x, rows, value, gradient, H)
 
 
-def equations(seen: Seen, wanted: int, rng: np.random.Generator) -> tuple[Callable[..., Any], np.ndarray, np.ndarray, np.ndarray, int]:
+def equations(
+    seen: Seen, wanted: int, rng: np.random.Generator
+) -> tuple[Callable[..., Any], np.ndarray, np.ndarray, np.ndarray, int]:
     """What one row adds to every number, in at most so many of them.
 
     Returns phi(a, t), a vector; the numbers; a matrix (rows, numbers) of shares; which of them are rounded; how many there were.
@@ -210,7 +229,9 @@ class Found(NamedTuple):
     equations: int
 
 
-def solve(seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int, until: float, most_starts: int = 1000) -> Found:
+def solve(
+    seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int, until: float, most_starts: int = 1000
+) -> Found:
     """Rows and labels that agree with what was seen."""
     import jax
     import jax.numpy as jnp
@@ -246,6 +267,8 @@ def solve(seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int,
     bits = np.flatnonzero(yes_no)
     Lb = L[bits]
 
+    box = False
+
     def pull(theta: np.ndarray, mu: float, rho: float) -> tuple[float, np.ndarray, np.ndarray]:
         """The prior, and yes and no as b (1 - b) = 0: value, gradient, and the blocks of the Gauss-Newton matrix."""
         W, t = theta[:, :k], theta[:, k]
@@ -256,8 +279,11 @@ def solve(seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int,
         B[:, k, k] = 4 * mu
         if rho > 0:
             bit = mean[bits] + W @ Lb.T
-            e, de = bit * (1 - bit), 1 - 2 * bit
-            et, dt = t * (1 - t), 1 - 2 * t
+            if box:  # between 0 and 1
+                e, et = bit - np.clip(bit, 0, 1), t - np.clip(t, 0, 1)
+                de, dt = (e != 0).astype(float), (et != 0).astype(float)
+            else:
+                e, de, et, dt = bit * (1 - bit), 1 - 2 * bit, t * (1 - t), 1 - 2 * t
             cost += rho * ((e**2).sum() + (et**2).sum())
             g[:, :k] += rho * (e * de) @ Lb
             g[:, k] += rho * et * dt
@@ -265,7 +291,7 @@ def solve(seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int,
             B[:, k, k] += rho * dt**2
         return cost, g, B
 
-    def descend(theta: np.ndarray, mu: float, rho: float, steps: int) -> tuple[np.ndarray, float]:
+    def descend(theta: np.ndarray, mu: float, rho: float, steps: int, slow: float = 1e-3) -> tuple[np.ndarray, float]:
         damping = 1e-3
         N, g, r = normal(theta)
         cost, gp, B = pull(theta, mu, rho)
@@ -282,7 +308,9 @@ def solve(seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int,
                 trial_N = N.copy()
                 trial_N[np.diag_indices(len(N))] += damping * 1e-2 + 1e-13
                 try:
-                    step = cho_solve(cho_factor(trial_N, overwrite_a=True, check_finite=False), full, check_finite=False)
+                    step = cho_solve(
+                        cho_factor(trial_N, overwrite_a=True, check_finite=False), full, check_finite=False
+                    )
                 except np.linalg.LinAlgError:
                     damping = max(10 * damping, 1e-12)
                     continue
@@ -295,7 +323,7 @@ def solve(seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int,
                     damping = max(damping / 6, 1e-13)
                     break
                 damping = max(6 * damping, 1e-12)
-            if damping >= 1e8 or best > before * (1 - 1e-4) or best < 1e-24 * len(b):
+            if damping >= 1e8 or best > before * (1 - slow) or best < 1e-24 * len(b):
                 break
             N, g, r = normal(theta)
             cost, gp, B = pull(theta, mu, rho)
@@ -303,27 +331,35 @@ def solve(seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int,
         return theta, float(np.sqrt(np.mean(r**2)))
 
     exact = ~rounded
-    plain, fine = size, np.where(rounded & exact.any(), 1e3 * size, size)  # Hessians are rounded: at the end others count for more
+    plain, fine = (
+        size,
+        np.where(rounded & exact.any(), 1e3 * size, size),
+    )  # Hessians are rounded: at the end others count for more
     found, starts = None, 0
     while starts < most_starts and (starts == 0 or time.time() < until):
         size = plain
         theta = np.column_stack([rng.standard_normal((n, k)), rng.normal(0.5, 0.1, n)])
-        early = starts % 2 == 1 and len(bits) > 0
+        determined = count >= n * k
+        way = ("box", "none", "late", "box")[starts % 4] if len(bits) else "none"
+        box = way == "box"
         for mu in np.geomspace(1.0, 1e-8, 9):
-            theta, error = descend(theta, mu, np.sqrt(mu) if early else 0.0, 8)
-        if len(bits):
+            theta, error = descend(theta, mu, 1.0 if box else 0.0, 8)
+        if way != "none":
+            box = False
             for rho in np.geomspace(1e-5, 1.0, 6):
                 theta, error = descend(theta, 1e-9, rho, 10)
         size = fine
-        theta, error = descend(theta, 1e-12 if count < n * k else 0.0, 1.0 if len(bits) else 0.0, 60)
+        theta, error = descend(theta, 0.0 if determined else 1e-12, 1.0 if way != "none" else 0.0, 150, 1e-5)
         bit = mean[bits] + theta[:, :k] @ Lb.T
-        merit = error + float(np.sqrt(np.mean((bit * (1 - bit)) ** 2)) if len(bits) else 0.0)
-        if count < n * k and merit < 1e-5:  # many tables agree: the likeliest one
+        merit = error
+        if len(bits) and not (determined and error < 1e-9):
+            merit += float(np.sqrt(np.mean((bit * (1 - bit)) ** 2)))
+        if not determined and not len(bits) and merit < 1e-5:  # many tables agree: the likeliest one
             merit = 1e-5 * float((theta[:, :k] ** 2).mean())
         starts += 1
         if found is None or merit < found[0]:
             found = merit, theta.copy(), error
-        if found[0] < 1e-9 or (count < n * k and starts >= 4 and found[0] < 1e-4):
+        if found[0] < 1e-9 or (not determined and not len(bits) and starts >= 4 and found[0] < 1e-4):
             break
     assert found is not None
     _, theta, error = found
@@ -382,7 +418,9 @@ def chosen_models(table: Table, share: float, seed: int, how: str) -> tuple[Seen
     while refused < 40 and block:
         X = gentle(others, rng, block)
         # class weights tell sums over one class: without them labels are in one sum of all gradients alone
-        loss: Any = ClassWeightedLogistic(class_weights=(0.6, 1.5)) if how == "class weights" and asked % 2 else Logistic()
+        loss: Any = (
+            ClassWeightedLogistic(class_weights=(0.6, 1.5)) if how == "class weights" and asked % 2 else Logistic()
+        )
         queries = [Evaluate(ObjectiveSpec(loss, scaling, columns=own, subset=s), X, coords=coords) for s, _ in subsets]
         before = len(target.refusals)
         replies = target.ask(*queries)
@@ -453,10 +491,12 @@ def honest_runs(table: Table, share: float, seed: int) -> tuple[Seen, dict[str, 
         def enrol(self) -> Any:
             return Site.enrol(self)
 
-    free = DisclosurePolicy(share_by_rule=1e6, max_share=1e6)  # so that a run does not plan with less; the target counts
+    free = DisclosurePolicy(
+        share_by_rule=1e6, max_share=1e6
+    )  # so that a run does not plan with less; the target counts
     site = make_site(table.rows, table.labels, free)
     target = Target(site, line=share)
-    seen, n = Seen(np.arange(table.rows.shape[1])), len(table.rows)
+    seen = Seen(np.arange(table.rows.shape[1]))
     runs = full = 0
     for estimator in _fits(seed, site.rows.buckets):
         spied, before = Read(target, 10**9), len(target.refusals)
@@ -470,9 +510,17 @@ def honest_runs(table: Table, share: float, seed: int) -> tuple[Seen, dict[str, 
         for query, reply in spied.seen:
             if isinstance(reply, Refusal):
                 continue
-            if isinstance(query, Evaluate) and query.objective.scaling is not None and query.x.shape[1] == seen.columns.size + 1:
+            if (
+                isinstance(query, Evaluate)
+                and query.objective.scaling is not None
+                and query.x.shape[1] == seen.columns.size + 1
+            ):
                 held = site.rows.weights_of(query.objective.subset)
-                if not query.objective.profile and query.objective.columns is None and np.isfinite(reply.gradient).all():
+                if (
+                    not query.objective.profile
+                    and query.objective.columns is None
+                    and np.isfinite(reply.gradient).all()
+                ):
                     seen.evaluation(query, reply, held / held.sum())
             elif isinstance(query, Moments):
                 held = site.rows.weights_of(query.subset)
@@ -561,7 +609,9 @@ def lying_site(table: Table, share: float, seed: int) -> tuple[Seen, dict[str, A
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                cf.FederatedLogisticRegression(alpha=0.01, algorithm="ProximalNewton").fit_federation(Showing([*victims, false]))
+                cf.FederatedLogisticRegression(alpha=0.01, algorithm="ProximalNewton").fit_federation(
+                    Showing([*victims, false])
+                )
         except Spent:
             break
         except (cf.InputError, cf.Divergence):
@@ -603,14 +653,23 @@ def task(attack: str, name: str, share: float, seed: int, limit: float) -> dict[
     began = time.time()
     table = TABLES[name](seed)
     seen, said = ATTACKS[attack](table, share, seed)
-    out: dict[str, Any] = {"attack": attack, "table": name, "share": share, "seed": seed, "rows": len(table.rows), **said}
+    out: dict[str, Any] = {
+        "attack": attack,
+        "table": name,
+        "share": share,
+        "seed": seed,
+        "rows": len(table.rows),
+        **said,
+    }
     out |= {"recovered": 0, "three_digits": 0, "tenth": 0, "labels": 0, "equations": 0}
     out |= {"unknowns": len(table.rows) * len(seen.columns)}
     if not seen.x:
         return out | {"seconds": time.time() - began}
     truth = table.rows[:, seen.columns]
     out["check"] = _agreement(seen, truth, table.labels)
-    found = solve(seen, len(truth), table.others[:, seen.columns], table.yes_no[seen.columns], seed, began + 0.8 * limit)
+    found = solve(
+        seen, len(truth), table.others[:, seen.columns], table.yes_no[seen.columns], seed, began + 0.8 * limit
+    )
     candidates = np.full(table.rows.shape, np.nan)
     candidates[:, seen.columns] = found.rows
     place, error = matched(found.rows, truth, truth.std(axis=0))
@@ -650,11 +709,13 @@ def tasks(quick: bool = False) -> list[tuple[str, str, float, int]]:
     found = [
         (attack, name, share, seed)
         for seed in SEEDS
-        for share in SHARES
+        for share in (0.5, 1.0, 2.0, 5.0, 0.25)  # what matters most first
         for name in TABLES
         for attack in ATTACKS
         if not (attack == "four columns" and name == "narrow, 36 x 4")
+        if name != LARGE or attack in ("gradients", "four columns", "honest runs")
     ]
+    found.sort(key=lambda t: (t[3], t[1] == LARGE))
     return found
 
 
@@ -673,7 +734,9 @@ def run_task(of: tuple[str, str, float, int], limit: float) -> dict[str, Any]:
     said = {"attack": attack, "table": name, "share": share, "seed": seed}
     command = [sys.executable, "-m", "attacks.shares", "--task", json.dumps(of), "--limit", str(limit)]
     try:
-        done = subprocess.run(command, env=os.environ | THREADS, capture_output=True, text=True, timeout=limit)
+        done = subprocess.run(
+            command, env=os.environ | THREADS, capture_output=True, text=True, timeout=1.2 * limit + 20
+        )
     except subprocess.TimeoutExpired:
         return said | {"failed": f"over {limit:.0f} s"}
     lines = done.stdout.splitlines()
@@ -691,13 +754,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=np.inf, help="begin no task later than this")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--only", default="", help="attacks or tables whose name has this")
+    parser.add_argument("--shares", type=float, nargs="*", default=list(SHARES))
     parser.add_argument("--task", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.task:
         print(json.dumps(task(*json.loads(args.task), limit=args.limit)))
         return
     began = time.time()
-    wanted = [t for t in tasks(args.quick) if t[3] in args.seeds and (args.only in t[0] or args.only in t[1])]
+    wanted = [
+        t
+        for t in tasks(args.quick)
+        if t[3] in args.seeds and t[2] in args.shares and (args.only in t[0] or args.only in t[1])
+    ]
     results: list[dict[str, Any]] = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {(r["attack"], r["table"], r["share"], r["seed"]) for r in results if "failed" not in r}
     results = [r for r in results if "failed" not in r]
