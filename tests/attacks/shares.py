@@ -9,14 +9,15 @@ counts what they release, and answers end where the share of the numbers in the 
     class weights        the same, half of the models with weights of the classes: labels, too                         (F2)
     four columns         the same on four columns: fewer rows x columns to be counted against, and fewer unknowns      (F2)
     Hessians             the same with second derivatives, which are counted and rounded                               (F2)
-    folds                the same over all rows and with one group of rows left out: smaller sets, by difference       (F2)
+    folds                the same over all rows and over each group that rows are dealt into: smaller sets             (F2)
     local steps          rounds of one local step: no words beside the gradient but three                              (F2)
     a site that lies     steers honest fits to gentle models, and is shown the sums                                    (F1)
     honest runs          an honest cross-validation and fits after it, whose reader chooses nothing                    (F4)
 
 What the attacker has besides: the numbers of rows, the mean and the covariance of *other* rows of the same kind, which columns are yes
 or no, and which group of rows a sum is about. Rows are unknown, one by one, and so are labels. The solver is nonlinear least squares: the
-numbers as equations, yes and no as b (1 - b) = 0, the covariance as a prior that vanishes, several random starts.
+numbers as equations, yes and no as 0 <= b <= 1 and then b (1 - b) = 0, the covariance as a prior that vanishes, several random starts.
+A file of results is continued where it ended; a limit on seconds ends a call early, and the next one does the rest.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -753,7 +755,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of a task")
     parser.add_argument("--seconds", type=float, default=np.inf, help="begin no task later than this")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
-    parser.add_argument("--only", default="", help="attacks or tables whose name has this")
+    parser.add_argument("--only", default="", help="a regular expression that 'attack; table' has")
     parser.add_argument("--shares", type=float, nargs="*", default=list(SHARES))
     parser.add_argument("--task", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -764,7 +766,7 @@ def main() -> None:
     wanted = [
         t
         for t in tasks(args.quick)
-        if t[3] in args.seeds and t[2] in args.shares and (args.only in t[0] or args.only in t[1])
+        if t[3] in args.seeds and t[2] in args.shares and re.search(args.only, f"{t[0]}; {t[1]}")
     ]
     results: list[dict[str, Any]] = json.loads(args.out.read_text()) if args.out.exists() else []
     done = {(r["attack"], r["table"], r["share"], r["seed"]) for r in results if "failed" not in r}
