@@ -154,6 +154,10 @@ class Seen:
         self.gradient.append(np.asarray(gradient, float))
         self.hessian.append(None if hessian is None else np.asarray(hessian, float))
 
+    def of(self, objective: Any) -> bool:
+        """Whether an objective is of the columns of the others."""
+        return objective.columns is None and len(objective.scaling.centre) == len(self.columns)
+
     def evaluation(self, query: Any, reply: Any, rows: np.ndarray) -> None:
         """The values, gradients and full Hessians of a reply."""
         loss = query.objective.loss
@@ -386,6 +390,11 @@ def _scaling(others: np.ndarray) -> Any:
     return FeatureScaling(others.mean(axis=0), others.std(axis=0), intercept=True)
 
 
+def _kept(site: Any) -> np.ndarray:
+    """The columns that are not withheld in a run."""
+    return np.array([j for j in range(site.rows.every_feature.shape[1]) if j not in site.rows.left_out], int)
+
+
 def _columns(table: Table, few: bool) -> np.ndarray:
     d = table.rows.shape[1]
     return np.flatnonzero(~table.yes_no)[:FEW] if few and d > FEW else np.arange(d)
@@ -512,17 +521,10 @@ def honest_runs(table: Table, share: float, seed: int) -> tuple[Seen, dict[str, 
         for query, reply in spied.seen:
             if isinstance(reply, Refusal):
                 continue
-            if (
-                isinstance(query, Evaluate)
-                and query.objective.scaling is not None
-                and query.x.shape[1] == seen.columns.size + 1
-            ):
+            if isinstance(query, Evaluate):
                 held = site.rows.weights_of(query.objective.subset)
-                if (
-                    not query.objective.profile
-                    and query.objective.columns is None
-                    and np.isfinite(reply.gradient).all()
-                ):
+                known = query.objective.scaling is not None and not query.objective.profile
+                if known and np.isfinite(reply.gradient).all() and seen.of(query.objective):
                     seen.evaluation(query, reply, held / held.sum())
             elif isinstance(query, Moments):
                 held = site.rows.weights_of(query.subset)
@@ -562,13 +564,14 @@ def lying_site(table: Table, share: float, seed: int) -> tuple[Seen, dict[str, A
 
     class Steering(LyingSite):
         def _reply(self, query: Any, honest: Any) -> Any:
-            if not steerable(query) or isinstance(honest, Refusal):
+            if not steerable(query) or isinstance(honest, Refusal) or not seen.of(query.objective):
                 return honest
             scaling = query.objective.scaling
-            (goal,) = gentle(table.others, rng, 1)
+            others = table.others[:, seen.columns]
+            (goal,) = gentle(others, rng, 1)
             # the same model in the coordinates of the run
-            w = goal[:-1] * scaling.scale / table.others.std(axis=0)
-            b = goal[-1] + float(((scaling.centre - table.others.mean(axis=0)) / table.others.std(axis=0)) @ goal[:-1])
+            w = goal[:-1] * scaling.scale / others.std(axis=0)
+            b = goal[-1] + float(((scaling.centre - others.mean(axis=0)) / others.std(axis=0)) @ goal[:-1])
             step = np.append(w, b) - query.x[0]
             c, size = 1e3 / self.share, len(query.coords)
             self.value -= 10 * c * float(step @ step)
@@ -581,13 +584,14 @@ def lying_site(table: Table, share: float, seed: int) -> tuple[Seen, dict[str, A
             nonlocal told, spent
             asked = [w for request in requests for w in _weighted(request)]
             new = told + count.released(asked, victims[0].rows, self.messages.agreement)
-            at = count.Table(n, d, count.table_of(victims[0].rows).groups)
+            seen.columns = _kept(victims[0])
+            at = count.Table(n, len(seen.columns), count.table_of(victims[0].rows).groups)
             if count.largest_share([(at, new)]) > share:
                 raise Spent
             told, spent = new, count.largest_share([(at, new)])
             sums, cost = super().exchange(requests)
             for query, mean in asked_and_summed(requests, sums):
-                if isinstance(query, Evaluate) and steerable(query) and not isinstance(mean, Refusal):
+                if isinstance(query, Evaluate) and steerable(query) and seen.of(query.objective):
                     total = n + len(many)
                     false_H, false_value = false.false
                     ridge = float(getattr(query.objective.loss, "ridge", 0.0))
@@ -648,12 +652,23 @@ def matched(candidates: np.ndarray, rows: np.ndarray, scale: np.ndarray) -> tupl
     return place, apart[place, np.arange(len(rows))]
 
 
+def _answered(name: str, seed: int) -> Table:
+    """The first table of a kind of which no column is withheld."""
+    from attacks.target import POLICY, make_site
+
+    for again in range(seed, seed + 100_000, 1000):
+        table = TABLES[name](again)
+        if not make_site(table.rows, table.labels, POLICY).enrol().withholds.size:
+            return table
+    raise ValueError(f"{name}: a column is withheld of every draw")
+
+
 def task(attack: str, name: str, share: float, seed: int, limit: float) -> dict[str, Any]:
     """What one attacker reads."""
     from attacks.measure import recovered
 
     began = time.time()
-    table = TABLES[name](seed)
+    table = _answered(name, seed)
     seen, said = ATTACKS[attack](table, share, seed)
     out: dict[str, Any] = {
         "attack": attack,
