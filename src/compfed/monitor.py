@@ -1,7 +1,8 @@
 """The monitor of a run: what is recorded, whether the model has diverged, and whether it has converged.
 
-Every loop (compiled, message by message, out of core) hands its models to a `Monitor` and asks it whether to go on. It reads
-no row: the columns that need rows come from an `evaluate` function of the caller.
+Every loop (compiled, message by message, out of core) hands its models to a `Monitor` and asks it whether to go on. The rules are
+`has_diverged` and `has_converged` in `stopping.py`. A monitor reads no row: the columns that need rows come from an `evaluate`
+function of the caller.
 """
 
 from __future__ import annotations

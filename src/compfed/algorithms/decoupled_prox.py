@@ -80,7 +80,11 @@ def local_dual_averaging(
 
 @record
 class DriftCorrected(Algorithm[Global, Client, Global, Update]):
-    """Algorithm 1, line by line. A variant replaces the local gradient (line 9) or the local prox (line 11)."""
+    """Algorithm 1, line by line. A variant replaces the local gradient (9), the local prox (11) or the correction (19).
+
+    `finish_round` is the correction. Where corrections do not cancel in the mean, `upload = "model"` sends the paper's
+    zhat_tau; a sum of gradients leaves their mean out.
+    """
 
     composite = True
     state_depends_on = ()

@@ -1,4 +1,7 @@
-"""Losses made of any differentiable JAX function of a pytree of parameters."""
+"""Losses made of any differentiable JAX function of a pytree of parameters: a user's own, which need no file here.
+
+A loss of the library is a record in `linear.py` (CONTRIBUTING.md, "Add a loss").
+"""
 
 from __future__ import annotations
 

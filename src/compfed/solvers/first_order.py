@@ -1,4 +1,4 @@
-"""A search by rounds of a first-order method. SteppedAlgorithm that prove too long are halved (step backtracking)."""
+"""A search by rounds of a first-order method. Steps that prove too long are halved (step backtracking)."""
 
 from __future__ import annotations
 
