@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import warnings
 from collections.abc import Callable
@@ -14,10 +15,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
-from network.memory_link import furnish, logged, remote
+from network.memory_link import approving, furnish, logged, remote
 
 import compfed as cf
 from compfed.errors import RunWarning
+from compfed.estimators.path_and_cv import path_over
+from compfed.estimators.programs.path_and_cv import AlphaGrid
 from compfed.federation import (
     QUERIES,
     Describe,
@@ -376,6 +379,91 @@ def test_an_evaluation_and_a_summary_release_no_more_than_they_stated(masked, cl
         assert 20 < released_now <= stated["numbers"]
         assert stated["numbers"] <= 3 * released_now + 700  # nor many more
         assert entry.left == stated["numbers"] - released_now
+
+
+def asked_of(kind: str) -> cf.data.Sites:
+    """Four sites with the labels that an action is about."""
+    rng = np.random.default_rng(8)
+    A = [np.c_[rng.standard_normal((rows, 3)), rng.random(rows) < 0.5] for rows in (150, 120, 130, 110)]
+    labels: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "survival": lambda a: np.c_[np.ceil(9 * rng.exponential(np.exp(-a[:, 0]))), rng.random(len(a)) < 0.8],
+        "numbers": lambda a: a[:, 0] + 0.3 * rng.standard_normal(len(a)),
+        "counts": lambda a: rng.poisson(rng.gamma(2.0, np.exp(0.5 * a[:, 0] + 1) / 2)).astype(float),
+    }
+    return cf.data.from_arrays(A, [labels[kind](a) for a in A], list(NAMES), columns=["age", "bmi", "crp", "sex"])
+
+
+TIMES = np.arange(1.0, 25.0)
+ACTIONS: dict[str, tuple[str, Callable[[Any], Any], list[str]]] = {
+    "curves": ("survival", lambda sites: cf.kaplan_meier(sites, times=TIMES, by="sex"), ["kaplan_meier"]),
+    "concordance": (
+        "survival",
+        lambda sites: cf.FederatedCox().fit_federation(sites).evaluate(sites),
+        ["FederatedCox", "FederatedCox.evaluate"],
+    ),
+    "baseline hazard": ("survival", lambda sites: cf.FederatedCox(times=TIMES).fit_federation(sites), ["FederatedCox"]),
+    "a path": (
+        "numbers",
+        lambda sites: path_over(sites, cf.FederatedLasso(), AlphaGrid("path", None, 12, 1e-2)),
+        ["FederatedLasso.path"],
+    ),
+    "a fit in turns": (
+        "counts",
+        lambda sites: cf.FederatedNegativeBinomialRegressor(0.1, theta="ml").fit_federation(sites),
+        ["FederatedNegativeBinomialRegressor"],
+    ),
+    "Table 1": ("numbers", cf.describe, ["describe"]),
+}
+
+
+BESIDE = {  # a function that runs a program and states none: why
+    "ask": "one question of a script",
+    "solve_federated": "its rows are in this process, as those of a Problem",
+    "fit_pooled": "rows in this process",
+    "algorithm_trace": "rows in this process",
+    "run_plain": "rows in this process",
+    "_set_attributes": "the baseline hazard is in the statement of the fit",
+    "_fit_in_turns": "theta is in the statement of the fit",
+    "agree_schema": "the program states its query, where it has one",
+}
+
+
+def test_whatever_runs_a_program_states_it():
+    """Read in the source: each function that drives a program over sites makes a statement, or is in a list that says why not."""
+    found = dict[str, bool]()
+    for path in (Path(cf.__file__).parent).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                called = {c.func.id for c in ast.walk(node) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)}
+                if "run_program" in called:
+                    found[node.name] = bool(called & {"state", "state_query", "tell_table"})
+    assert {name for name, states in found.items() if not states} == set(BESIDE)
+    assert len(found) > len(BESIDE)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_whatever_runs_over_sites_is_approved_by_a_person_before_it_and_releases_no_more_than_that_person_read(
+    name, tmp_path, monkeypatch
+):
+    """At new sites, which ask about every run: with the result that sites have which let it begin by rule."""
+    monkeypatch.setattr(server, "PENDING_PAUSE", 0.0)
+    kind, act, kinds = ACTIONS[name]
+    table = asked_of(kind)
+    paths = furnish(tmp_path / "new", table, "", "", secure_sum=True)
+    for path in paths:
+        path.write_text(path.read_text().replace("by_rule = true", "by_rule = false"))
+    recorder = Recorder("east")
+    federation, link = remote(paths)
+    link.meddle = recorder
+    approving(link)
+    found = act(federation)
+    asked = sorted(SiteSettings.read(paths[1]).approvals().all(), key=lambda one: one.asked)
+    assert [one.sentence["stated"]["kind"] for one in asked] == kinds
+    stated = sum(one.sentence["stated"]["numbers"] for one in asked)
+    assert 0 < recorder.numbers == federation.numbers <= stated <= 8 * recorder.numbers + 700
+    by_rule = act(remote(furnish(tmp_path / "rule", table, "", "", secure_sum=True))[0])
+    for field in ("survival", "coef_", "concordance", "coefs", "overall"):
+        np.testing.assert_equal(getattr(found, field, None), getattr(by_rule, field, None))
 
 
 def test_check_and_ledger_say_the_share_in_words(tmp_path):
