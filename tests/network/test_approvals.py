@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,13 @@ from network.processes import command
 
 import compfed as cf
 from compfed.cli import main
+from compfed.federation import Moments
+from compfed.federation.numbers import About, Table
 from compfed.federation.sentence import RunSentence, Stated, decide
+from compfed.federation.server.program import Request
+from compfed.federation.site import ledger as ledger_module
+from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.site.ledger import Ledger, Roster
 from compfed.network import server
 from compfed.network.approvals import MOST_WAITING, ApprovalRules, Approvals, Pending
 from compfed.network.site_settings import SiteSettings
@@ -181,6 +186,26 @@ def test_an_operator_cannot_fill_the_disk_of_a_site(tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == MOST_WAITING
 
 
+def month(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A run that began 31 days ago by rule, released 200 numbers 29 days ago, and since a person let it go on many more."""
+    ledger = Ledger(folder, "table", b"key")
+
+    def days_ago(days: int) -> None:
+        then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+        monkeypatch.setattr(ledger_module, "_now", then.isoformat)
+
+    days_ago(31)
+    ledger.open_run("run", Roster("f", ("a", "b")), np.arange(20, dtype=np.uint64), DisclosurePolicy())
+    ledger.begin("run", "fit", "rule", 2000, Table(20, 2, 1))
+    ledger.record("run", 2, "h2", {}, {About(1, 2): 1000}, 0)
+    days_ago(29)
+    ledger.record("run", 3, "h3", {}, {About(1, 2): 200}, 0)
+    ledger.begin("run", "more", "person", 9000, Table(20, 2, 1))
+    ledger.record("run", 4, "h4", {}, {About(1, 2): 5000}, 0)
+    monkeypatch.undo()
+    return Ledger(folder, "table", b"key")
+
+
 @pytest.mark.parametrize(
     ("rules", "stated", "reason"),
     [
@@ -199,19 +224,23 @@ def test_an_operator_cannot_fill_the_disk_of_a_site(tmp_path):
         ),
     ],
 )
-def test_rules_stand_in_for_a_person(rules, stated, reason):
-    now = datetime.datetime.now(datetime.UTC)
-
-    class Entry:
-        def __init__(self, days: int, numbers: int, by: str):
-            self.time, self.numbers, self.by = (now - datetime.timedelta(days=days)).isoformat(), numbers, by
-
+def test_rules_stand_in_for_a_person(rules, stated, reason, tmp_path, monkeypatch):
     sentence = RunSentence(Stated("FederatedLasso", numbers=100, **stated), "", ("age", "bmi"), (), "1")
-    runs = {"a": Entry(31, 1000, "rule"), "b": Entry(29, 200, "rule"), "c": Entry(1, 5000, "person")}
-    ledger: Any = SimpleNamespace(runs=runs)
-    found = rules.objection(sentence, ledger)
+    found = rules.objection(sentence, month(tmp_path, monkeypatch))
     assert reason in found
     assert bool(found) == bool(reason)
+
+
+def test_runs_that_began_at_once_release_no_more_by_rule_in_a_month_than_one(tmp_path):
+    """Each fits into the month when it begins; together they do not."""
+    paths = asking(tmp_path, "by_rule = true\nnumbers_per_month = 400")
+    begun = [remote(paths)[0] for _ in range(3)]
+    for federation in begun:
+        federation.state(Stated("FederatedLasso", numbers=300, messages=60))
+        federation.exchange([Request((Moments(),), weighting="rows")])
+    with pytest.raises(cf.InputError, match="numbers left by rule in thirty days"):
+        all(federation.exchange([Request((Moments(),), weighting="rows")]) for _ in range(40) for federation in begun)
+    assert 380 < SiteSettings.read(paths[0]).ledger().numbers <= 400
 
 
 def test_a_person_is_not_asked_beyond_the_end():

@@ -85,16 +85,19 @@ class ApprovalRules:
             return f"{join_names([repr(c) for c in others], most=6)} may not be used by rule"
         if free := [name for name in FREE if name in said.parameters]:
             return f"{join_names(free)} hold numbers of the operator's choice"
-        if self.numbers_per_month is not None:
-            since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=30)
-            recent = [e for e in ledger.runs.values() if datetime.datetime.fromisoformat(e.time) >= since]
-            left = sum(entry.numbers for entry in recent if entry.by == "rule")
-            if left + said.numbers > self.numbers_per_month:
-                return (
-                    f"{left:,} numbers left by rule in thirty days, and {said.numbers:,} more would be above numbers_per_month = "
-                    f"{self.numbers_per_month:,}"
-                )
-        return ""
+        return self.beyond_the_month(said.numbers, ledger)
+
+    def beyond_the_month(self, numbers: int, ledger: Ledger) -> str:
+        """Why so many more numbers may not leave by rule now; "" where they may."""
+        if self.numbers_per_month is None:
+            return ""
+        left = ledger.left_by_rule(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=30))
+        if left + numbers <= self.numbers_per_month:
+            return ""
+        return (
+            f"{left:,} numbers left by rule in thirty days, and {numbers:,} more would be above numbers_per_month = "
+            f"{self.numbers_per_month:,}"
+        )
 
 
 @dataclass(frozen=True)

@@ -417,6 +417,9 @@ class SiteService:
         if ledger.share((entry.table, numbers)) > limit:
             most = f"over {limit:.0%} of the numbers in its table, or in the rows of a fold, would have left"
             raise InputError(f"site {self.settings.name!r}: {most}. {ENOUGH}")
+        # several runs may have begun before any of them released its numbers
+        if entry.by == "rule" and (wrong := self.settings.approval.beyond_the_month(numbers.total(), ledger)):
+            raise InputError(f"site {self.settings.name!r}: {wrong}. {ENOUGH}")
         return numbers
 
     def _sentence(self, stated: Stated, header: Header, site: Site) -> RunSentence:
