@@ -176,6 +176,37 @@ def test_one_sentence_is_approved_and_no_other(tmp_path):
     assert changed == ["numbers: 100 -> 101"]
 
 
+def test_two_runs_of_one_sentence_wait_side_by_side_and_each_needs_its_own_approval(tmp_path):
+    told = tmp_path / "told"
+    approvals = Approvals(tmp_path / "site", ApprovalRules(tell=["/bin/sh", "-c", f'echo "$0" >> {told}']))
+
+    def asks(run: str) -> bool:
+        try:
+            return approvals.allows(SENTENCE, run, ["words"], "a reason")
+        except Pending:
+            return False
+
+    for _ in range(3):  # both operators go on asking
+        assert [asks("first"), asks("second")] == [False, False]
+    assert sorted((asked.run, asked.state) for asked in approvals.all()) == [
+        ("first", "waiting"),
+        ("second", "waiting"),
+    ]
+    first = approvals.find("first")
+    assert first.asked < approvals.find("second").asked
+    approvals.approve(first)
+    assert [asks("second"), asks("first"), asks("second"), asks("first")] == [False, True, False, True]
+    approvals.deny(approvals.find("second"), "once is enough")
+    with pytest.raises(cf.InputError, match="denied this run: once is enough"):
+        asks("second")
+    assert asks("first")  # it has begun
+    assert len(list((tmp_path / "site").glob("*.json"))) == 2
+    deadline = time.monotonic() + 10
+    while not (told.exists() and len(told.read_text().split()) == 2) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorted(told.read_text().split()) == ["first", "second"]  # each once
+
+
 def test_an_operator_cannot_fill_the_disk_of_a_site(tmp_path):
     approvals = Approvals(tmp_path)
     for k in range(MOST_WAITING):

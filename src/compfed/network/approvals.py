@@ -1,6 +1,6 @@
 """Approval of runs at a site: the rules of its site.toml, and a person where those do not say yes.
 
-    STATE/approvals/NAME.json   a run sentence that a person was asked about, in words, and what that person decided
+    STATE/approvals/NAME-RUN.json   a run sentence that a person was asked about, in words, and what that person decided
 
 A run that no rule approves waits: the site answers "pending", and the operator asks again until a person at the site has said
 yes (`compfed site approve`) or no (`compfed site deny`), until the operator ends the run, or for two weeks
@@ -178,28 +178,29 @@ class Approvals:
         """
         files.make_folder(self.folder)
         with files.locked(self.folder / "lock"):
-            path, now = self.folder / f"{sentence.hash}.json", time.time()
-            known = Asked.read(path)
-            new = Asked(sentence.hash, run, reason, tuple(words), dataclasses.asdict(sentence), now)
-            if known is None:
-                self._make_room()
-                self._write(new)
-                self._tell(new)
-            elif known.state == "denied":
-                raise InputError(f"a person at the site denied this run{f': {known.why}' if known.why else ''}")
-            elif known.state == "spent" and known.run == run:
+            now, known = time.time(), [asked for asked in self.all() if asked.name == sentence.hash]  # of all runs
+            mine = next((asked for asked in known if asked.run == run), None)
+            if mine is not None and mine.state == "spent":
                 return True
-            elif known.state == "approved" and now < known.until and known.words == tuple(words):
-                self._write(replace(known, state="spent", run=run, decided=now))
+            decided = max((asked for asked in known if asked.state != "waiting"), key=lambda a: a.decided, default=None)
+            if decided is not None and decided.state == "denied":
+                raise InputError(f"a person at the site denied this run{f': {decided.why}' if decided.why else ''}")
+            given = mine or decided  # an approval lets in its own run, or one that nobody was asked about
+            if given is not None and given.state == "approved" and now < given.until and given.words == tuple(words):
+                self._write(replace(given, state="spent", run=run, decided=now))
+                if given.run != run:
+                    self._path(given).unlink(missing_ok=True)
                 return True
-            elif known.state != "waiting" or known.run != run:
+            if mine is None or mine.state != "waiting":
                 before = {
                     "spent": "an approval of this was used by an earlier run",
                     "approved": "an approval of this expired, or more has left since than the person read",
                 }
-                self._write(replace(new, why=before.get(known.state, "")))
-                if known.state != "waiting":
-                    self._tell(new)
+                new = Asked(sentence.hash, run, reason, tuple(words), dataclasses.asdict(sentence), now)
+                if mine is None:
+                    self._make_room()
+                self._write(replace(new, why=before[decided.state] if decided is not None else ""))
+                self._tell(new)
         raise Pending(f"it waits for a person at the site to approve this run: {reason}")
 
     def _make_room(self) -> None:
@@ -244,7 +245,7 @@ class Approvals:
         return decided
 
     def _path(self, asked: Asked) -> Path:
-        return self.folder / f"{asked.name}.json"
+        return self.folder / f"{asked.name}-{asked.run}.json"
 
     def _write(self, asked: Asked) -> None:
         files.write_checked(self._path(asked), json.dumps(dataclasses.asdict(asked)).encode())
