@@ -31,7 +31,7 @@ from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.ledger import Ledger, Roster
 from compfed.network import server
 from compfed.network.approvals import MOST_WAITING, ApprovalRules, Approvals, Pending
-from compfed.network.site_settings import SiteSettings
+from compfed.network.site_settings import SiteSettings, disclosure_text
 
 NAMES, WIDTH = ("north", "east", "south", "west"), 4
 LASSO = cf.FederatedLasso(alpha=0.05)
@@ -291,6 +291,35 @@ def test_a_person_is_not_asked_beyond_the_end():
     assert decide(2.01, Limits(), "", yes).by == ""
     assert len(asked) == 2
     assert decide(100.0, None).by == "rule"  # no policy: a trial with public data
+    assert decide(100.0, None, "every run").by == ""  # and still a site that asks
+    assert decide(100.0, None, "every run", yes) == ("person", float("inf"), "")
+
+
+def test_a_site_without_a_policy_asks_a_person_all_the_same(tmp_path):
+    paths = asking(tmp_path)
+    for path in paths:
+        path.write_text(path.read_text().replace("[disclosure]", "[disclosure]\nenforce = false"))
+    person = Person(paths, approve)
+    fit(paths, person)
+    assert person.waited == dict.fromkeys(NAMES, 3)
+    assert "A person here approves each run (by_rule = false)." in disclosure_text(SiteSettings.read(paths[0]))
+
+
+def test_an_approval_is_of_one_extract(tmp_path):
+    """Another extract of the table is another sentence: what a person read was about the first."""
+    paths = asking(tmp_path)
+    fit(paths, Person(paths, approve, after=1))
+    (first,) = approvals_of(paths[0])
+    assert first.sentence["extract"] == "0001.csv"
+    assert any(line.endswith("; extract 0001.csv") for line in first.words)
+    kept = SiteSettings.read(paths[0]).extracts()[-1]
+    lines = paths[0].with_name("rows.csv").read_text().splitlines(keepends=True)
+    kept.with_name("0002.csv").write_text("".join(lines[:-20]))
+    with pytest.raises(cf.InputError, match="waits for a person"):
+        fit(paths, Person(paths, lambda config, run: config != str(paths[0]) and approve(config, run), after=1))
+    second = approvals_of(paths[0])[0]
+    assert second.sentence["extract"] == "0002.csv"
+    assert "extract: another one" in Approvals(SiteSettings.read(paths[0]).state / "approvals").changes(second)
 
 
 def test_a_run_that_states_nothing_needs_rules_that_cover_everything(tmp_path):

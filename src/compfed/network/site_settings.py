@@ -435,10 +435,11 @@ def disclosure_text(settings: SiteSettings) -> str:
     """A paragraph about what protects the rows of this site, and a list of what can leave it."""
     rules = settings.disclosure
     if not settings.enforce:
+        asked = "A person here approves each run (by_rule = false). " if not settings.approval.by_rule else ""
         return (
             f"WARNING: site {settings.name!r} enforces no disclosure policy (enforce = false in site.toml). Whoever operates the "
             f"federation can read rows of {settings.data} by choosing queries, with masks or without. Use this for public data "
-            f"only. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
+            f"only. {asked}Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
         )
     few = f"fewer than {rules.min_rows} rows" if rules.min_rows > 1 else "no row at all"
     seen = "The operator sees this site's own sums over rows (secure_sum = false)."
