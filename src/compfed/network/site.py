@@ -429,7 +429,8 @@ class SiteService:
         roster = tuple((name, "" if key is None else keys.fingerprint(key)) for name, key in known.items())
         hashed = "" if schema is None else hashlib.sha256(schema.to_toml().encode()).hexdigest()
         columns = site.rows.columns or tuple(site.rows.table.columns)
-        return RunSentence(stated, hashed, tuple(columns), roster, compfed.__version__)
+        extract = next((path.name for path in reversed(self.settings.extracts())), "")
+        return RunSentence(stated, hashed, tuple(columns), roster, compfed.__version__, extract)
 
     def _run_files(self, run: str) -> RunFiles:
         if self._files is None or self._files.folder.name != run:
