@@ -212,6 +212,33 @@ def test_the_share_of_a_set_counts_sums_within_it_and_differences_of_two():
     assert largest_share([(table, {About(whole, 10): 490}), other]) == pytest.approx(0.49 + 7 / 500)
 
 
+@pytest.mark.parametrize("groups", [2, 5, 10])
+def test_the_largest_share_is_that_of_the_definition_and_a_hostile_ledger_does_not_hold_a_site_up(groups):
+    rng = np.random.default_rng(groups)
+    whole = (1 << groups) - 1
+    numbers = {
+        int(s): int(n) for s, n in zip(rng.choice(whole, min(whole, 12), replace=False) + 1, range(5, 17), strict=False)
+    }
+    runs = [(Table(100, 10, groups), {About(s, 10): n for s, n in numbers.items()})]
+
+    def about(target: int) -> float:
+        """Word by word as the module says, one pair of sets after the other."""
+        direct = sum(n for s, n in numbers.items() if s & target == s)
+        apart = 0
+        for a in numbers:
+            for b in numbers:
+                if a != b and a | b == a and (a ^ b) | target == target and a | target != target:
+                    apart += min(numbers[a], numbers[b])
+        return (direct + apart) / (1000 * target.bit_count() / groups)
+
+    targets = {*numbers, *(whole ^ s for s in numbers), *(a ^ b for a in numbers for b in numbers if a | b == a)} - {0}
+    assert largest_share(runs) == pytest.approx(max(sum(numbers.values()) / 1000, *map(about, targets - {whole})))
+    if groups == 10:  # sums over all sets of groups that there are
+        began = time.process_time()
+        largest_share([(Table(360, 15, 10), {About(k, 15): 1 for k in range(1, 1 << 10)})])
+        assert time.process_time() - began < 5
+
+
 def test_the_share_of_honest_folds_is_that_of_the_span_of_the_sums():
     """The equations about a fold, from sums over all rows and over the rows to train with, are the rank of what cancels outside."""
     k, numbers = 5, 30
