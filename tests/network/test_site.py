@@ -452,6 +452,21 @@ def test_a_failure_is_reported_without_its_words(tmp_path, monkeypatch):
     assert "Miller" not in (path.parent / "state" / "log.jsonl").read_text()
 
 
+def test_under_a_policy_a_failure_ends_the_run_and_tells_no_more_than_a_refusal(tmp_path, monkeypatch):
+    path = site(tmp_path, "", "")
+    data, real = first(path, Moments()), answers.ANSWERS[Moments]
+
+    def failing(query, site):
+        raise ZeroDivisionError("the value of Mrs Miller is 42.42")
+
+    monkeypatch.setitem(answers.ANSWERS, Moments, failing)
+    assert reason(path, data) == str(Ended("run"))
+    where, line = log_of(path)
+    assert (where["failed"], line["reason"]) == ("ZeroDivisionError", "it failed with ZeroDivisionError")
+    monkeypatch.setitem(answers.ANSWERS, Moments, real)
+    assert reason(path, data) == str(Ended("run"))  # not a question that is asked again until it succeeds
+
+
 def test_a_reply_that_the_operator_could_not_use_is_not_kept(tmp_path, monkeypatch):
     """A broken installation computes NaN: once it is mended, the same message is answered."""
     path = site(tmp_path)

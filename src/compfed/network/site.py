@@ -243,7 +243,14 @@ class SiteService:
                 numbers = self._counted(header, site, body, agreement, session)
                 words, states = self._words(header, kept, site, body, agreement, session, following)
             except SiteRefusal as problem:
-                self._end(header, kept, site, session, problem)
+                self._end(header, kept, session, str(problem))
+                raise
+            except (InputError, OSError):
+                raise
+            except Exception as problem:  # what fails on some rows and not on others is an oracle, as a refusal is
+                if self.settings.enforce:
+                    self._log_anyhow(_where(problem))
+                self._end(header, kept, session, f"it failed with {type(problem).__name__}")
                 raise
             assert numbers.total() == len(words) - exact_sum.FRAME, "every word that leaves is counted"
             words = words if masks is None else masked(words, masks, header, following.asked)
@@ -344,11 +351,11 @@ class SiteService:
                 "masked sums would tell single sites' parts in two. Use the weighting of the first run."
             )
 
-    def _end(self, header: Header, kept: RunFiles, site: Site, session: Session, problem: SiteRefusal) -> None:
-        """Under a policy a refusal ends the run at this site."""
+    def _end(self, header: Header, kept: RunFiles, session: Session, why: str) -> None:
+        """Under a policy a refusal ends the run at this site, and so does a failure."""
         if self.settings.enforce:
             replace(session, ended=True).write(kept.session)
-            raise Ended(header.run, printable(str(problem))) from None
+            raise Ended(header.run, printable(why)) from None
 
     def _words(
         self,
