@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,10 +39,12 @@ from compfed.federation import (
 from compfed.federation.numbers import About, Table, largest_share, released
 from compfed.federation.queries import AtRisk, Concordance
 from compfed.federation.query import Weighted
+from compfed.federation.sentence import Stated
 from compfed.federation.server.program import Request
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses import Squared
 from compfed.network import server
+from compfed.network.envelope import query_hash
 from compfed.network.site import RunFiles
 from compfed.network.site_log import ledger_text
 from compfed.network.site_settings import SiteSettings, disclosure_text
@@ -309,18 +312,45 @@ def test_a_server_that_states_nothing_or_too_little_gets_no_more(tmp_path):
     assert recorder.numbers == shares(paths[1])[0]
     fresh = furnish(tmp_path / "fresh", sites(), "", "", secure_sum=True, counted=True)
     federation = connected(fresh, recorder)
-    from compfed.federation.sentence import Stated
-
     federation.state(Stated("little", numbers=150))
     federation.exchange([asked])
     with pytest.raises(cf.InputError, match="would release more numbers than it stated"):
         federation.exchange([asked])
 
 
+def test_a_run_asks_what_belongs_to_its_kind_and_a_multiple_of_its_messages(tmp_path):
+    """Either ends it at the site, and what a person or a rule let in is nothing else."""
+    paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=True)
+    objective = ObjectiveSpec(Squared(), FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True))
+    gradient, table = Evaluate(objective, np.zeros((1, WIDTH + 1))), Tabulate(("a0",), (np.empty(0),))
+    for kind, query, belongs in [
+        ("describe", table, True),
+        ("describe", gradient, False),
+        ("kaplan_meier", gradient, False),
+        ("FederatedLasso", gradient, True),
+        ("FederatedLasso", table, False),
+        ("FederatedLasso", Inference(objective, np.zeros(WIDTH + 1), np.empty(0, np.int32)), False),
+    ]:
+        federation, _ = remote(paths)
+        federation.state(Stated(kind, numbers=500, messages=1))
+        if belongs:
+            federation.exchange([Request((query,), weighting="rows")])
+            continue
+        for _ in range(2):
+            with pytest.raises(cf.InputError, match="it refuses a query of run"):
+                federation.exchange([Request((query,), weighting="rows")])
+        assert "has ended this run here" in logged(paths[0]) or f"a run of {kind} does not ask for" in logged(paths[0])
+    federation, _ = remote(paths)
+    federation.state(Stated("FederatedLasso", numbers=10_000, messages=21))
+    for _ in range(3 * 21):
+        federation.exchange([Request((gradient,), weighting="rows")])
+    with pytest.raises(cf.InputError, match="it refuses a query of run"):
+        federation.exchange([Request((gradient,), weighting="rows")])
+    assert "the run has had 63 messages; it stated 21" in logged(paths[0])
+
+
 def test_sites_that_are_told_different_things_give_noise(tmp_path):
     """A statement is bound into the hash of the queries, and so into the masks."""
-    from compfed.federation.sentence import Stated
-    from compfed.network.envelope import query_hash
 
     asked = [Weighted(Moments(), "rows")]
     one, other = Stated("fit", numbers=10).text, Stated("fit", numbers=11).text

@@ -16,7 +16,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,9 @@ from typing import Any, Literal
 from compfed._utils import files
 from compfed._utils.text import join_names, printable, text_table
 from compfed.errors import InputError
-from compfed.federation.sentence import RunSentence
+from compfed.federation.queries import AtRisk, Concordance, Inference, Score, Tabulate
+from compfed.federation.query import Query, Weighted
+from compfed.federation.sentence import RunSentence, Stated
 from compfed.federation.site.ledger import Ledger
 
 DAY = 86_400.0  # seconds
@@ -33,6 +35,18 @@ KEPT = 500  # decided ones
 SHORT = 12  # characters of a name, for people
 TELL_SECONDS = 60.0
 FREE = ("bounds",)  # parameters that hold numbers of the operator's choice, at which a model can be made to end
+
+MESSAGES, FEWEST = 3, 20  # times the messages that a run states, and at least so many, that a site answers
+TABLES: dict[str, tuple[type[Query], ...]] = {
+    "describe": (Tabulate,),
+    "Schema.agree": (Tabulate,),
+    "kaplan_meier": (AtRisk,),
+}
+NOT_FITS = (Tabulate, Score, Concordance, Inference)  # asked by no fit
+OF_STEPS = {
+    "evaluate": (Score, Concordance),
+    "summary": (Inference,),
+}  # that a step of an estimator asks beside those of fits
 
 State = Literal["waiting", "approved", "denied", "spent"]
 
@@ -275,6 +289,18 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             lines.append(f"{name}: {before or 'none'} -> {value or 'none'}")
     lines += [f"{name}: another one" for name in ("schema", "version", "extract") if old.get(name) != new.get(name)]
     return lines
+
+
+def asked_beyond(said: Stated, messages: int, queries: Sequence[Weighted]) -> str:
+    """Why queries are not those of a run that states this, after so many messages; "" where they may be."""
+    if messages >= MESSAGES * max(said.messages, FEWEST):
+        return f"the run has had {messages:,} messages; it stated {said.messages:,}"
+    estimator, _, step = said.kind.partition(".")
+    for kind in {type(weighted.query) for weighted in queries}:
+        others = estimator.startswith("Federated") and kind in NOT_FITS and kind not in OF_STEPS.get(step, ())
+        if others or kind not in TABLES.get(said.kind, (kind,)):
+            return f"a run of {said.kind} does not ask for {kind.__name__}"
+    return ""
 
 
 # --- for people ---

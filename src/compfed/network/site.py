@@ -62,7 +62,7 @@ from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.site.memory import RUNS_KEPT, ClientMemory, StateLost
 from compfed.federation.site.site import Site
 from compfed.network import keys
-from compfed.network.approvals import Pending
+from compfed.network.approvals import Pending, asked_beyond
 from compfed.network.envelope import (
     NEW_RUN,
     Body,
@@ -416,6 +416,10 @@ class SiteService:
             return numbers
         if entry.answered.get(header.number) == _made_of(header, session, body):
             return numbers  # counted before the site was stopped
+        if entry.sentence and (
+            wrong := asked_beyond(Stated.read(entry.sentence), entry.asked[entry.sentence], body.queries)
+        ):
+            raise SiteRefusal(f"site {self.settings.name!r}: {wrong}.")
         if numbers.total() > entry.left:
             raise InputError(
                 f"site {self.settings.name!r}: the run would release more numbers than it stated. {ENOUGH}"

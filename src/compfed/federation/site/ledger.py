@@ -60,6 +60,7 @@ class RunEntry:
     sentence: str = ""  # the statement under way, "" without one
     by: str = ""  # "rule" or "person", who approved it
     left: int = 0  # numbers that may leave under it
+    asked: Counter[str] = field(default_factory=Counter)  # messages of each statement
     by_rule: list[tuple[str, int]] = field(default_factory=list)  # when, and how many, by rule
     allowed: dict[str, int] = field(
         default_factory=dict
@@ -278,6 +279,7 @@ class Ledger:
             known.queries.update(entry["queries"])
             found = {About.parse(text): int(count) for text, count in entry.get("numbers", {}).items()}
             known.released.update(found)
+            known.asked[known.sentence] += 1
             known.left -= sum(found.values())
             if known.by == "rule":
                 known.by_rule.append((entry.get("time", known.time), sum(found.values())))
