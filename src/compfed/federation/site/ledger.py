@@ -143,8 +143,8 @@ class Ledger:
             found[i] = int.from_bytes(hmac.digest(self.key, b"compfed/row/1" + text, "sha256")[:8], "big")
         return np.sort(found)
 
-    def open_run(self, run: str, roster: Roster, row_hashes: np.ndarray, policy: DisclosurePolicy) -> None:
-        """Enter a run; refuse one whose rows or roster would reveal rows or totals by subtraction from an earlier one."""
+    def check_run(self, run: str, roster: Roster, row_hashes: np.ndarray, policy: DisclosurePolicy) -> None:
+        """Refuse a run whose rows or roster would reveal rows or totals by subtraction from an earlier one."""
         if run in self.runs:
             known = self.runs[run]
             if (known.roster, known.version) != (roster, _version(row_hashes)):
@@ -160,6 +160,12 @@ class Ledger:
                     "the two results would be these rows. Go back to the earlier table, or change more rows at once."
                 )
         self._check_roster(roster)
+
+    def open_run(self, run: str, roster: Roster, row_hashes: np.ndarray, policy: DisclosurePolicy) -> None:
+        """Enter a run that is about to be answered, once it is checked."""
+        self.check_run(run, roster, row_hashes, policy)
+        if run in self.runs:
+            return
         version = _version(row_hashes)
         if version not in self.versions:
             write_checked(self._rows_path(version), np.sort(row_hashes).astype("<u8").tobytes())
