@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from cryptography import x509
 
-from compfed._utils.text import is_printable, join_names
+from compfed._utils.text import PROMISE, is_printable, join_names
 from compfed._utils.validation import check_bool, check_int, check_nonnegative
 from compfed.data.encoding import numeric_schema
 from compfed.data.raw_table import used_columns
@@ -456,8 +456,8 @@ def disclosure_text(settings: SiteSettings) -> str:
     lines = [
         f"Site {settings.name!r}: the rows of {settings.data} stay here. {seen} {folds} A model that rests on {few} is "
         f"refused. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs "
-        "here. How many numbers leave is counted against the numbers in the table and decided before a run. It does not stop a "
-        "participant who lies from choosing which numbers leave, within that: enough sums tell rows, masked or not.",
+        "here. Enough sums tell rows, masked or not.",
+        PROMISE,
         "",
         f"Known of this site alone: {ENROLMENT}.",
         "As totals over all sites the operator can ask for:" if settings.secure_sum else "The operator can ask for:",
@@ -581,7 +581,8 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
         problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
         return
     say(
-        f"Its rows make {site.rows.buckets} buckets of at least {least} rows: a cross-validation can have so many folds."
+        f"Its rows make {site.rows.buckets} buckets of at least {least} rows. The cv of a cross-validation divides the number of "
+        "buckets of the site with the fewest."
     )
     problems += [f"every query would be refused: {problem}." for problem in site.guard.table_problems]
     for why in site.guard.withheld.values():
