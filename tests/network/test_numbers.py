@@ -43,7 +43,7 @@ from compfed.federation.sentence import Stated
 from compfed.federation.server.program import Request
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses import Squared
-from compfed.network import server
+from compfed.network import approvals, server
 from compfed.network.envelope import query_hash
 from compfed.network.site import RunFiles
 from compfed.network.site_log import ledger_text
@@ -189,11 +189,26 @@ def test_every_query_of_the_closed_list_is_counted_with_all_its_words():
         assert rows == ([k for k in range(groups) if k % 5 in named] if named else list(range(groups))), query
         assert about.columns == (2 if isinstance(query, Tabulate) else WIDTH)
     for query in QUERIES:  # nothing but a layout decides: no query can say that its numbers do not count
-        assert "told_of" not in vars(query) or query.__name__ in ("Tabulate", "Concordance")
+        assert "told_of" not in vars(query) or query.__name__ in ("Tabulate", "Concordance", "AtRisk")
         assert "layout" in vars(query)
     narrow = ObjectiveSpec(Squared(), columns=np.array([2]))
     (about,) = released([Weighted(Evaluate(narrow, np.zeros((1, 1))), "rows")], site.rows, agreement)
     assert about == About(whole, 1)
+    alone, of_labels = (
+        np.empty(0, int),
+        [Weighted(Evaluate(ObjectiveSpec(Squared(), columns=np.empty(0, int)), np.zeros((1, 0))), "rows")],
+    )
+    assert list(released(of_labels, site.rows, agreement)) == [
+        About(whole, 1)
+    ]  # nor diluted by columns that it says nothing about
+    curves = [
+        Weighted(AtRisk(ObjectiveSpec(cox.loss, columns=alone), np.empty(0), grid, groups), "rows")
+        for groups in ((), (2,))
+    ]
+    assert list(released(curves, site.rows, agreement)) == [
+        About(whole, 2),
+        About(whole, 3),
+    ]  # time, event; and the group
 
 
 def test_the_share_of_a_set_counts_sums_within_it_and_differences_of_two():
@@ -318,7 +333,7 @@ def test_a_server_that_states_nothing_or_too_little_gets_no_more(tmp_path):
         federation.exchange([asked])
 
 
-def test_a_run_asks_what_belongs_to_its_kind_and_a_multiple_of_its_messages(tmp_path):
+def test_a_run_asks_what_belongs_to_its_kind_and_a_multiple_of_its_messages(tmp_path, monkeypatch):
     """Either ends it at the site, and what a person or a rule let in is nothing else."""
     paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=True)
     objective = ObjectiveSpec(Squared(), FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True))
@@ -341,12 +356,13 @@ def test_a_run_asks_what_belongs_to_its_kind_and_a_multiple_of_its_messages(tmp_
                 federation.exchange([Request((query,), weighting="rows")])
         assert "has ended this run here" in logged(paths[0]) or f"a run of {kind} does not ask for" in logged(paths[0])
     federation, _ = remote(paths)
-    federation.state(Stated("FederatedLasso", numbers=10_000, messages=21))
-    for _ in range(3 * 21):
+    monkeypatch.setattr(approvals, "FEWEST", 4)
+    federation.state(Stated("FederatedLasso", numbers=10_000, messages=5))
+    for _ in range(3 * 5):
         federation.exchange([Request((gradient,), weighting="rows")])
     with pytest.raises(cf.InputError, match="it refuses a query of run"):
         federation.exchange([Request((gradient,), weighting="rows")])
-    assert "the run has had 63 messages; it stated 21" in logged(paths[0])
+    assert "the run has had 15 messages; it stated 5" in logged(paths[0])
 
 
 def test_sites_that_are_told_different_things_give_noise(tmp_path):
@@ -473,6 +489,7 @@ ACTIONS: dict[str, tuple[str, Callable[[Any], Any], list[str]]] = {
 }
 
 
+QUICK = ("curves", "concordance")
 BESIDE = {  # a function that runs a program and states none: why
     "ask": "one question of a script",
     "solve_federated": "its rows are in this process, as those of a Problem",
@@ -498,7 +515,9 @@ def test_whatever_runs_a_program_states_it():
     assert len(found) > len(BESIDE)
 
 
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in ACTIONS]
+)
 def test_whatever_runs_over_sites_is_approved_by_a_person_before_it_and_releases_no_more_than_that_person_read(
     name, tmp_path, monkeypatch
 ):
