@@ -606,7 +606,7 @@ def test_enrolments_in_many_runs_leave_no_line_in_the_ledger_and_drop_no_run_und
     )
     assert answered(path, waits)["kind"] == "pending"
     for run in ("answered", "waits"):
-        os.utime(state / run, (time.time() - 3600,) * 2)  # the oldest
+        os.utime(state / run, (time.time() - 3600, time.time() - 3600))  # the oldest
     size = ledger.stat().st_size
     for k in range(3 * RUN_FOLDERS_KEPT):
         assert answered(path, enrol(f"flood-{k}"))["kind"] == "enrolled"
