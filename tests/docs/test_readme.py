@@ -7,7 +7,11 @@ import re
 import pytest
 from places import ROOT
 
+from compfed._utils.text import PROMISE
 from compfed.algorithms import ALGORITHMS
+from compfed.network.site_settings import SiteSettings, disclosure_text, init
+from compfed.report.run_result import NETWORK
+from compfed.report.words import traffic
 from compfed.studies.paper import claims
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -108,9 +112,16 @@ def test_what_was_read_is_said(name):
     """Whoever decides reads first what was read, and what is done about it, in the same words everywhere."""
     text = re.sub(r"\s+", " ", (ROOT / name).read_text(encoding="utf-8"))
     assert "In November 2026 our own attack, with masks and the policy of that time, read all 521 of 521 rows" in text
-    assert "ow many numbers leave is counted against the numbers in the table, for life, and" in text
-    assert re.search("up to half of them a rule may approve; beyond that a person at the site", text, re.IGNORECASE)
-    assert "no differential privacy" in text
+    assert PROMISE in text.replace("> ", "")
+
+
+def test_a_site_and_a_report_say_the_same(tmp_path):
+    home = init(tmp_path, "north", "127.0.0.1:1")[0][0].parent
+    assert PROMISE in disclosure_text(SiteSettings.read(home / "site.toml"))
+    result = {"communication": {"rounds": 3, "bytes_up": 9.0, "queries": []}, "sites": ["a"], "place": NETWORK}
+    found = traffic(result)
+    assert found is not None
+    assert PROMISE in found[1]
 
 
 PROMISES = re.compile(

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,16 @@ from network.processes import command
 
 import compfed as cf
 from compfed.cli import main
+from compfed.federation import Moments
+from compfed.federation.numbers import About, Table
 from compfed.federation.sentence import RunSentence, Stated, decide
+from compfed.federation.server.program import Request
+from compfed.federation.site import ledger as ledger_module
+from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.site.ledger import Ledger, Roster
 from compfed.network import server
 from compfed.network.approvals import MOST_WAITING, ApprovalRules, Approvals, Pending
-from compfed.network.site_settings import SiteSettings
+from compfed.network.site_settings import SiteSettings, disclosure_text
 
 NAMES, WIDTH = ("north", "east", "south", "west"), 4
 LASSO = cf.FederatedLasso(alpha=0.05)
@@ -171,6 +176,37 @@ def test_one_sentence_is_approved_and_no_other(tmp_path):
     assert changed == ["numbers: 100 -> 101"]
 
 
+def test_two_runs_of_one_sentence_wait_side_by_side_and_each_needs_its_own_approval(tmp_path):
+    told = tmp_path / "told"
+    approvals = Approvals(tmp_path / "site", ApprovalRules(tell=["/bin/sh", "-c", f'echo "$0" >> {told}']))
+
+    def asks(run: str) -> bool:
+        try:
+            return approvals.allows(SENTENCE, run, ["words"], "a reason")
+        except Pending:
+            return False
+
+    for _ in range(3):  # both operators go on asking
+        assert [asks("first"), asks("second")] == [False, False]
+    assert sorted((asked.run, asked.state) for asked in approvals.all()) == [
+        ("first", "waiting"),
+        ("second", "waiting"),
+    ]
+    first = approvals.find("first")
+    assert first.asked < approvals.find("second").asked
+    approvals.approve(first)
+    assert [asks("second"), asks("first"), asks("second"), asks("first")] == [False, True, False, True]
+    approvals.deny(approvals.find("second"), "once is enough")
+    with pytest.raises(cf.InputError, match="denied this run: once is enough"):
+        asks("second")
+    assert asks("first")  # it has begun
+    assert len(list((tmp_path / "site").glob("*.json"))) == 2
+    deadline = time.monotonic() + 10
+    while not (told.exists() and len(told.read_text().split()) == 2) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorted(told.read_text().split()) == ["first", "second"]  # each once
+
+
 def test_an_operator_cannot_fill_the_disk_of_a_site(tmp_path):
     approvals = Approvals(tmp_path)
     for k in range(MOST_WAITING):
@@ -179,6 +215,26 @@ def test_an_operator_cannot_fill_the_disk_of_a_site(tmp_path):
     with pytest.raises(cf.InputError, match="50 runs wait for a person at this site already"):
         approvals.allows(SENTENCE, "run", ["words"], "a reason")
     assert len(list(tmp_path.glob("*.json"))) == MOST_WAITING
+
+
+def month(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A run that began 31 days ago by rule, released 200 numbers 29 days ago, and since a person let it go on many more."""
+    ledger = Ledger(folder, "table", b"key")
+
+    def days_ago(days: int) -> None:
+        then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=days)
+        monkeypatch.setattr(ledger_module, "_now", then.isoformat)
+
+    days_ago(31)
+    ledger.open_run("run", Roster("f", ("a", "b")), np.arange(20, dtype=np.uint64), DisclosurePolicy())
+    ledger.begin("run", "fit", "rule", 2000, Table(20, 2, 1))
+    ledger.record("run", 2, "h2", {}, {About(1, 2): 1000}, 0)
+    days_ago(29)
+    ledger.record("run", 3, "h3", {}, {About(1, 2): 200}, 0)
+    ledger.begin("run", "more", "person", 9000, Table(20, 2, 1))
+    ledger.record("run", 4, "h4", {}, {About(1, 2): 5000}, 0)
+    monkeypatch.undo()
+    return Ledger(folder, "table", b"key")
 
 
 @pytest.mark.parametrize(
@@ -199,19 +255,23 @@ def test_an_operator_cannot_fill_the_disk_of_a_site(tmp_path):
         ),
     ],
 )
-def test_rules_stand_in_for_a_person(rules, stated, reason):
-    now = datetime.datetime.now(datetime.UTC)
-
-    class Entry:
-        def __init__(self, days: int, numbers: int, by: str):
-            self.time, self.numbers, self.by = (now - datetime.timedelta(days=days)).isoformat(), numbers, by
-
+def test_rules_stand_in_for_a_person(rules, stated, reason, tmp_path, monkeypatch):
     sentence = RunSentence(Stated("FederatedLasso", numbers=100, **stated), "", ("age", "bmi"), (), "1")
-    runs = {"a": Entry(31, 1000, "rule"), "b": Entry(29, 200, "rule"), "c": Entry(1, 5000, "person")}
-    ledger: Any = SimpleNamespace(runs=runs)
-    found = rules.objection(sentence, ledger)
+    found = rules.objection(sentence, month(tmp_path, monkeypatch))
     assert reason in found
     assert bool(found) == bool(reason)
+
+
+def test_runs_that_began_at_once_release_no_more_by_rule_in_a_month_than_one(tmp_path):
+    """Each fits into the month when it begins; together they do not."""
+    paths = asking(tmp_path, "by_rule = true\nnumbers_per_month = 400")
+    begun = [remote(paths)[0] for _ in range(3)]
+    for federation in begun:
+        federation.state(Stated("FederatedLasso", numbers=300, messages=60))
+        federation.exchange([Request((Moments(),), weighting="rows")])
+    with pytest.raises(cf.InputError, match="numbers left by rule in thirty days"):
+        all(federation.exchange([Request((Moments(),), weighting="rows")]) for _ in range(40) for federation in begun)
+    assert 380 < SiteSettings.read(paths[0]).ledger().numbers <= 400
 
 
 def test_a_person_is_not_asked_beyond_the_end():
@@ -231,6 +291,35 @@ def test_a_person_is_not_asked_beyond_the_end():
     assert decide(2.01, Limits(), "", yes).by == ""
     assert len(asked) == 2
     assert decide(100.0, None).by == "rule"  # no policy: a trial with public data
+    assert decide(100.0, None, "every run").by == ""  # and still a site that asks
+    assert decide(100.0, None, "every run", yes) == ("person", float("inf"), "")
+
+
+def test_a_site_without_a_policy_asks_a_person_all_the_same(tmp_path):
+    paths = asking(tmp_path)
+    for path in paths:
+        path.write_text(path.read_text().replace("[disclosure]", "[disclosure]\nenforce = false"))
+    person = Person(paths, approve)
+    fit(paths, person)
+    assert person.waited == dict.fromkeys(NAMES, 3)
+    assert "A person here approves each run (by_rule = false)." in disclosure_text(SiteSettings.read(paths[0]))
+
+
+def test_an_approval_is_of_one_extract(tmp_path):
+    """Another extract of the table is another sentence: what a person read was about the first."""
+    paths = asking(tmp_path)
+    fit(paths, Person(paths, approve, after=1))
+    (first,) = approvals_of(paths[0])
+    assert first.sentence["extract"] == "0001.csv"
+    assert any(line.endswith("; extract 0001.csv") for line in first.words)
+    kept = SiteSettings.read(paths[0]).extracts()[-1]
+    lines = paths[0].with_name("rows.csv").read_text().splitlines(keepends=True)
+    kept.with_name("0002.csv").write_text("".join(lines[:-20]))
+    with pytest.raises(cf.InputError, match="waits for a person"):
+        fit(paths, Person(paths, lambda config, run: config != str(paths[0]) and approve(config, run), after=1))
+    second = approvals_of(paths[0])[0]
+    assert second.sentence["extract"] == "0002.csv"
+    assert "extract: another one" in Approvals(SiteSettings.read(paths[0]).state / "approvals").changes(second)
 
 
 def test_a_run_that_states_nothing_needs_rules_that_cover_everything(tmp_path):

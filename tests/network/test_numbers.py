@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +16,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
-from network.memory_link import furnish, logged, remote
+from network.memory_link import approving, furnish, logged, remote
 
 import compfed as cf
 from compfed.errors import RunWarning
+from compfed.estimators.path_and_cv import path_over
+from compfed.estimators.programs.path_and_cv import AlphaGrid
 from compfed.federation import (
     QUERIES,
     Describe,
@@ -35,10 +39,12 @@ from compfed.federation import (
 from compfed.federation.numbers import About, Table, largest_share, released
 from compfed.federation.queries import AtRisk, Concordance
 from compfed.federation.query import Weighted
+from compfed.federation.sentence import Stated
 from compfed.federation.server.program import Request
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses import Squared
-from compfed.network import server
+from compfed.network import approvals, server
+from compfed.network.envelope import query_hash
 from compfed.network.site import RunFiles
 from compfed.network.site_log import ledger_text
 from compfed.network.site_settings import SiteSettings, disclosure_text
@@ -183,11 +189,26 @@ def test_every_query_of_the_closed_list_is_counted_with_all_its_words():
         assert rows == ([k for k in range(groups) if k % 5 in named] if named else list(range(groups))), query
         assert about.columns == (2 if isinstance(query, Tabulate) else WIDTH)
     for query in QUERIES:  # nothing but a layout decides: no query can say that its numbers do not count
-        assert "told_of" not in vars(query) or query.__name__ in ("Tabulate", "Concordance")
+        assert "told_of" not in vars(query) or query.__name__ in ("Tabulate", "Concordance", "AtRisk")
         assert "layout" in vars(query)
     narrow = ObjectiveSpec(Squared(), columns=np.array([2]))
     (about,) = released([Weighted(Evaluate(narrow, np.zeros((1, 1))), "rows")], site.rows, agreement)
     assert about == About(whole, 1)
+    alone, of_labels = (
+        np.empty(0, int),
+        [Weighted(Evaluate(ObjectiveSpec(Squared(), columns=np.empty(0, int)), np.zeros((1, 0))), "rows")],
+    )
+    assert list(released(of_labels, site.rows, agreement)) == [
+        About(whole, 1)
+    ]  # nor diluted by columns that it says nothing about
+    curves = [
+        Weighted(AtRisk(ObjectiveSpec(cox.loss, columns=alone), np.empty(0), grid, groups), "rows")
+        for groups in ((), (2,))
+    ]
+    assert list(released(curves, site.rows, agreement)) == [
+        About(whole, 2),
+        About(whole, 3),
+    ]  # time, event; and the group
 
 
 def test_the_share_of_a_set_counts_sums_within_it_and_differences_of_two():
@@ -207,6 +228,33 @@ def test_the_share_of_a_set_counts_sums_within_it_and_differences_of_two():
     other = Table(50, 10, 7), {About(0b1, 10): 7}
     assert largest_share([*runs, other]) == pytest.approx(0.5)
     assert largest_share([(table, {About(whole, 10): 490}), other]) == pytest.approx(0.49 + 7 / 500)
+
+
+@pytest.mark.parametrize("groups", [2, 5, 10])
+def test_the_largest_share_is_that_of_the_definition_and_a_hostile_ledger_does_not_hold_a_site_up(groups):
+    rng = np.random.default_rng(groups)
+    whole = (1 << groups) - 1
+    numbers = {
+        int(s): int(n) for s, n in zip(rng.choice(whole, min(whole, 12), replace=False) + 1, range(5, 17), strict=False)
+    }
+    runs = [(Table(100, 10, groups), {About(s, 10): n for s, n in numbers.items()})]
+
+    def about(target: int) -> float:
+        """Word by word as the module says, one pair of sets after the other."""
+        direct = sum(n for s, n in numbers.items() if s & target == s)
+        apart = 0
+        for a in numbers:
+            for b in numbers:
+                if a != b and a | b == a and (a ^ b) | target == target and a | target != target:
+                    apart += min(numbers[a], numbers[b])
+        return (direct + apart) / (1000 * target.bit_count() / groups)
+
+    targets = {*numbers, *(whole ^ s for s in numbers), *(a ^ b for a in numbers for b in numbers if a | b == a)} - {0}
+    assert largest_share(runs) == pytest.approx(max(sum(numbers.values()) / 1000, *map(about, targets - {whole})))
+    if groups == 10:  # sums over all sets of groups that there are
+        began = time.process_time()
+        largest_share([(Table(360, 15, 10), {About(k, 15): 1 for k in range(1, 1 << 10)})])
+        assert time.process_time() - began < 5
 
 
 def test_the_share_of_honest_folds_is_that_of_the_span_of_the_sums():
@@ -279,18 +327,46 @@ def test_a_server_that_states_nothing_or_too_little_gets_no_more(tmp_path):
     assert recorder.numbers == shares(paths[1])[0]
     fresh = furnish(tmp_path / "fresh", sites(), "", "", secure_sum=True, counted=True)
     federation = connected(fresh, recorder)
-    from compfed.federation.sentence import Stated
-
     federation.state(Stated("little", numbers=150))
     federation.exchange([asked])
     with pytest.raises(cf.InputError, match="would release more numbers than it stated"):
         federation.exchange([asked])
 
 
+def test_a_run_asks_what_belongs_to_its_kind_and_a_multiple_of_its_messages(tmp_path, monkeypatch):
+    """Either ends it at the site, and what a person or a rule let in is nothing else."""
+    paths = furnish(tmp_path / "sites", sites(), "", "", secure_sum=True)
+    objective = ObjectiveSpec(Squared(), FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True))
+    gradient, table = Evaluate(objective, np.zeros((1, WIDTH + 1))), Tabulate(("a0",), (np.empty(0),))
+    for kind, query, belongs in [
+        ("describe", table, True),
+        ("describe", gradient, False),
+        ("kaplan_meier", gradient, False),
+        ("FederatedLasso", gradient, True),
+        ("FederatedLasso", table, False),
+        ("FederatedLasso", Inference(objective, np.zeros(WIDTH + 1), np.empty(0, np.int32)), False),
+    ]:
+        federation, _ = remote(paths)
+        federation.state(Stated(kind, numbers=500, messages=1))
+        if belongs:
+            federation.exchange([Request((query,), weighting="rows")])
+            continue
+        for _ in range(2):
+            with pytest.raises(cf.InputError, match="it refuses a query of run"):
+                federation.exchange([Request((query,), weighting="rows")])
+        assert "has ended this run here" in logged(paths[0]) or f"a run of {kind} does not ask for" in logged(paths[0])
+    federation, _ = remote(paths)
+    monkeypatch.setattr(approvals, "FEWEST", 4)
+    federation.state(Stated("FederatedLasso", numbers=10_000, messages=5))
+    for _ in range(3 * 5):
+        federation.exchange([Request((gradient,), weighting="rows")])
+    with pytest.raises(cf.InputError, match="it refuses a query of run"):
+        federation.exchange([Request((gradient,), weighting="rows")])
+    assert "the run has had 15 messages; it stated 5" in logged(paths[0])
+
+
 def test_sites_that_are_told_different_things_give_noise(tmp_path):
     """A statement is bound into the hash of the queries, and so into the masks."""
-    from compfed.federation.sentence import Stated
-    from compfed.network.envelope import query_hash
 
     asked = [Weighted(Moments(), "rows")]
     one, other = Stated("fit", numbers=10).text, Stated("fit", numbers=11).text
@@ -378,6 +454,100 @@ def test_an_evaluation_and_a_summary_release_no_more_than_they_stated(masked, cl
         assert 20 < released_now <= stated["numbers"]
         assert stated["numbers"] <= 3 * released_now + 700  # nor many more
         assert entry.left == stated["numbers"] - released_now
+
+
+def asked_of(kind: str) -> cf.data.Sites:
+    """Four sites with the labels that an action is about."""
+    rng = np.random.default_rng(8)
+    A = [np.c_[rng.standard_normal((rows, 3)), rng.random(rows) < 0.5] for rows in (150, 120, 130, 110)]
+    labels: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "survival": lambda a: np.c_[np.ceil(9 * rng.exponential(np.exp(-a[:, 0]))), rng.random(len(a)) < 0.8],
+        "numbers": lambda a: a[:, 0] + 0.3 * rng.standard_normal(len(a)),
+        "counts": lambda a: rng.poisson(rng.gamma(2.0, np.exp(0.5 * a[:, 0] + 1) / 2)).astype(float),
+    }
+    return cf.data.from_arrays(A, [labels[kind](a) for a in A], list(NAMES), columns=["age", "bmi", "crp", "sex"])
+
+
+TIMES = np.arange(1.0, 25.0)
+OPEN = ("a comparison",)  # of single sites, which masks refuse
+ACTIONS: dict[str, tuple[str, Callable[[Any], Any], list[str]]] = {
+    "curves": ("survival", lambda sites: cf.kaplan_meier(sites, times=TIMES, by="sex"), ["kaplan_meier"]),
+    "concordance": (
+        "survival",
+        lambda sites: cf.FederatedCox().fit_federation(sites).evaluate(sites),
+        ["FederatedCox", "FederatedCox.evaluate"],
+    ),
+    "baseline hazard": ("survival", lambda sites: cf.FederatedCox(times=TIMES).fit_federation(sites), ["FederatedCox"]),
+    "a path": (
+        "numbers",
+        lambda sites: path_over(sites, cf.FederatedLasso(), AlphaGrid("path", None, 12, 1e-2)),
+        ["FederatedLasso.path"],
+    ),
+    "a fit in turns": (
+        "counts",
+        lambda sites: cf.FederatedNegativeBinomialRegressor(0.1, theta="ml").fit_federation(sites),
+        ["FederatedNegativeBinomialRegressor"],
+    ),
+    "a comparison": (
+        "numbers",
+        lambda sites: cf.compare_local_federated(cf.FederatedLasso(0.05), sites),
+        ["compare_local_federated"],
+    ),
+    "Table 1": ("numbers", cf.describe, ["describe"]),
+}
+
+
+LONG = ("a fit in turns",)
+BESIDE = {  # a function that runs a program and states none: why
+    "ask": "one question of a script",
+    "solve_federated": "its rows are in this process, as those of a Problem",
+    "fit_pooled": "rows in this process",
+    "algorithm_trace": "rows in this process",
+    "run_plain": "rows in this process",
+    "_set_attributes": "the baseline hazard is in the statement of the fit",
+    "_fit_in_turns": "theta is in the statement of the fit",
+    "agree_schema": "the program states its query, where it has one",
+}
+
+
+def test_whatever_runs_a_program_states_it():
+    """Read in the source: each function that drives a program over sites makes a statement, or is in a list that says why not."""
+    found = dict[str, bool]()
+    for path in (Path(cf.__file__).parent).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                called = {c.func.id for c in ast.walk(node) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)}
+                if "run_program" in called:
+                    found[node.name] = bool(called & {"state", "state_query", "tell_table"})
+    assert {name for name, states in found.items() if not states} == set(BESIDE)
+    assert len(found) > len(BESIDE)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in LONG else ()) for name in ACTIONS]
+)
+def test_whatever_runs_over_sites_is_approved_by_a_person_before_it_and_releases_no_more_than_that_person_read(
+    name, tmp_path, monkeypatch
+):
+    """At new sites, which ask about every run: with the result that sites have which let it begin by rule."""
+    monkeypatch.setattr(server, "PENDING_PAUSE", 0.0)
+    kind, act, kinds = ACTIONS[name]
+    table = asked_of(kind)
+    paths = furnish(tmp_path / "new", table, "", "", secure_sum=name not in OPEN)
+    for path in paths:
+        path.write_text(path.read_text().replace("by_rule = true", "by_rule = false"))
+    recorder = Recorder("east")
+    federation, link = remote(paths)
+    link.meddle = recorder
+    approving(link)
+    found = act(federation)
+    asked = sorted(SiteSettings.read(paths[1]).approvals().all(), key=lambda one: one.asked)
+    assert [one.sentence["stated"]["kind"] for one in asked] == kinds
+    stated = sum(one.sentence["stated"]["numbers"] for one in asked)
+    assert 0 < recorder.numbers == federation.numbers <= stated <= 8 * recorder.numbers + 700
+    by_rule = act(remote(furnish(tmp_path / "rule", table, "", "", secure_sum=name not in OPEN))[0])
+    for field in ("survival", "coef_", "concordance", "coefs", "overall"):
+        np.testing.assert_equal(getattr(found, field, None), getattr(by_rule, field, None))
 
 
 def test_check_and_ledger_say_the_share_in_words(tmp_path):

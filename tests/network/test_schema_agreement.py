@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from network.memory_link import MemoryLink, exact, fields_of, logged, remote, share_roster, signed
+from network.memory_link import MemoryLink, approving, exact, fields_of, logged, remote, share_roster, signed
 
 import compfed as cf
 from compfed.cli import main
@@ -57,6 +57,19 @@ def adopt(paths: list[Path], schema: cf.Schema) -> None:
     for path in paths:
         (path.parent / "schema.toml").write_text(schema.to_toml())
         path.write_text('schema = "schema.toml"\n' + path.read_text())
+
+
+def test_a_schema_is_agreed_on_where_a_person_approves_every_run(tmp_path):
+    paths = furnish(tmp_path)
+    by_rule = cf.Schema.agree(remote(paths)[0])
+    for path in paths:
+        path.write_text(path.read_text().replace("by_rule = true", "by_rule = false"))
+    federation, link = remote(paths)
+    approving(link)
+    assert cf.Schema.agree(federation) == by_rule
+    (asked,) = SiteSettings.read(paths[0]).approvals().all()
+    assert asked.sentence["stated"]["kind"] == "Schema.agree"
+    assert 0 < federation.numbers <= asked.sentence["stated"]["numbers"]
 
 
 def test_from_words_and_blanks_to_a_fit(tmp_path):

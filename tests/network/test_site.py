@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -15,13 +16,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
-from network.memory_link import furnish, key_of, logged, remote
+from network.memory_link import approve_all, furnish, key_of, logged, remote
 
 import compfed as cf
 from compfed._utils import files
 from compfed.federation import Describe, Evaluate, InProcess, LocalUpdate, Moments, ask
 from compfed.federation.codec import digest, pack, to_bytes
 from compfed.federation.query import Weighted
+from compfed.federation.sentence import Stated
 from compfed.federation.site import answers
 from compfed.federation.site import ledger as ledger_module
 from compfed.federation.spec import ObjectiveSpec, RunSpec
@@ -38,7 +40,7 @@ from compfed.network.envelope import (
     read_header,
     read_reply,
 )
-from compfed.network.site import Ended, RunFiles, SiteService
+from compfed.network.site import RUN_FOLDERS_KEPT, Ended, RunFiles, SiteService
 from compfed.network.site_settings import SiteSettings
 
 D = 3
@@ -83,11 +85,11 @@ def weighted(queries: Any) -> tuple[Any, ...]:
 
 def message(
     *queries: Any, run: str = "run", number: int = 2, after: int = 1, place: int = 0, again: Any = (), known: Any = (),
-    enrolments: Any = (),
+    enrolments: Any = (), sentence: str = "",
 ) -> bytes:  # fmt: skip
     asked = weighted(queries)
-    header = Header(run, number, after, place, NAMES, query_hash(asked))
-    return message_bytes(header, Body(asked, again, enrolments), known)
+    header = Header(run, number, after, place, NAMES, query_hash(asked, sentence))
+    return message_bytes(header, Body(asked, again, enrolments, sentence), known)
 
 
 def first(path: Path, *queries: Any, run: str = "run", **options: Any) -> bytes:
@@ -452,6 +454,21 @@ def test_a_failure_is_reported_without_its_words(tmp_path, monkeypatch):
     assert "Miller" not in (path.parent / "state" / "log.jsonl").read_text()
 
 
+def test_under_a_policy_a_failure_ends_the_run_and_tells_no_more_than_a_refusal(tmp_path, monkeypatch):
+    path = site(tmp_path, "", "")
+    data, real = first(path, Moments()), answers.ANSWERS[Moments]
+
+    def failing(query, site):
+        raise ZeroDivisionError("the value of Mrs Miller is 42.42")
+
+    monkeypatch.setitem(answers.ANSWERS, Moments, failing)
+    assert reason(path, data) == str(Ended("run"))
+    where, line = log_of(path)
+    assert (where["failed"], line["reason"]) == ("ZeroDivisionError", "it failed with ZeroDivisionError")
+    monkeypatch.setitem(answers.ANSWERS, Moments, real)
+    assert reason(path, data) == str(Ended("run"))  # not a question that is asked again until it succeeds
+
+
 def test_a_reply_that_the_operator_could_not_use_is_not_kept(tmp_path, monkeypatch):
     """A broken installation computes NaN: once it is mended, the same message is answered."""
     path = site(tmp_path)
@@ -575,6 +592,33 @@ def test_old_runs_are_forgotten(tmp_path):
         os.utime(path.parent / "state" / "runs" / f"run-{k:02d}", (1000 + k, 1000 + k))
     kept = sorted(folder.name for folder in (path.parent / "state" / "runs").iterdir())
     assert kept == [f"run-{k:02d}" for k in range(3, 23)]
+
+
+def test_enrolments_in_many_runs_leave_no_line_in_the_ledger_and_drop_no_run_under_way(tmp_path):
+    path = site(tmp_path, "", "")
+    small = Evaluate(OBJECTIVE, np.zeros((1, D)))
+    assert answered(path, first(path, small, run="answered"))["kind"] == "words"
+    config = path.read_text()
+    path.write_text(config.replace("by_rule = true", "by_rule = false"))
+    state, ledger = path.parent / "state" / "runs", SiteSettings.read(path).ledger().path
+    waits = message(
+        small, run="waits", enrolments=begun(path, "waits"), sentence=Stated("fit", numbers=9, messages=2).text
+    )
+    assert answered(path, waits)["kind"] == "pending"
+    for run in ("answered", "waits"):
+        os.utime(state / run, (time.time() - 3600, time.time() - 3600))  # the oldest
+    size = ledger.stat().st_size
+    for k in range(3 * RUN_FOLDERS_KEPT):
+        assert answered(path, enrol(f"flood-{k}"))["kind"] == "enrolled"
+    assert ledger.stat().st_size == size
+    assert list(SiteSettings.read(path).ledger().runs) == ["answered"]
+    kept = {folder.name for folder in state.iterdir()}
+    assert {"answered", "waits"} <= kept
+    assert len(kept) <= RUN_FOLDERS_KEPT
+    approve_all(path)
+    assert answered(path, waits)["kind"] == "words"  # with its own key
+    shutil.rmtree(state / "answered")
+    assert "the session of run answered at this site is lost" in reason(path, enrol("answered"))  # no other key
 
 
 def test_the_state_of_a_run_stays_within_its_limit(tmp_path):

@@ -21,6 +21,14 @@ from typing import Any, TextIO
 
 from compfed import __version__
 
+# What a network keeps: the same words on the pages, at a site and in reports (tests/docs/test_readme.py).
+PROMISE = (
+    "Rows stay at their site; no code comes in. What leaves are numbers added over rows and, from three sites on, over sites before "
+    "anybody sees them. How many numbers leave is counted against the numbers in the table, for life, and shown before a run. Up to half "
+    "of them a rule may approve; beyond that a person at the site decides, and is told what it means. Whoever takes part must be allowed "
+    "to: a participant who lies can choose what is asked, within what was approved. There is no differential privacy."
+)
+
 # C0, DEL, C1; marks, overrides and isolates of bidirectional text; line and paragraph separators; surrogates.
 _NOT_PRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -45,11 +45,11 @@ from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
 from compfed.estimators.programs.inference import ERRORS, Inferred, infer, is_penalised
-from compfed.estimators.programs.plan import announce, plan_fit, plan_scores, plan_summary, said_about
+from compfed.estimators.programs.plan import plan_fit, plan_scores, plan_summary, said_about
 from compfed.estimators.summary import REFIT, UNPENALISED, Summary, make_summary
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
-from compfed.federation.server.program import Federation, is_federation, run_program
+from compfed.federation.server.program import Federation, is_federation, run_program, state
 from compfed.federation.site.disclosure import site_intercept
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Loss
@@ -294,8 +294,11 @@ class FederatedModel(BaseEstimator):
         """Fit over a federation: sites in this process, or sites across a network."""
         self._check_schema(federation.schema)
         alpha = float(self.get_params(deep=False)["alpha"])
-        plan = plan_fit(federation, type(self).__name__, self._changed(), self.fit_options())
-        announce(federation, plan)
+        plan = plan_fit(
+            federation, type(self).__name__, self._changed(), self.fit_options(), self._numbers_after, self._turns
+        )
+        if not self._is_stated:
+            state(federation, plan.stated)
         fitted, cost = run_program(federation, programs.fit(federation, plan.options, alpha))
         with self._restored_on_failure():
             self._set_attributes(federation, fitted, cost)
@@ -304,6 +307,10 @@ class FederatedModel(BaseEstimator):
             self._warn_if_not_certified(fitted, stacklevel=3)
             self._warn_if_not_unique(fitted, stacklevel=3)
         return self
+
+    _numbers_after = 0  # that a fit asks for once it has its minimum
+    _turns = 1  # fits that are one computation
+    _is_stated = False  # whether an earlier turn stated it
 
     def _changed(self) -> dict[str, Any]:
         """The parameters that differ from their defaults: what the statement of a run says of them."""
@@ -601,7 +608,7 @@ class FederatedModel(BaseEstimator):
             theta is not None and self._estimates_theta,
         )
         asked = {"se": se, "refit": refit, "weights": weights}
-        announce(federation, plan_summary(federation, me, asked, self.fit_options(), refit))
+        state(federation, plan_summary(federation, me, asked, self.fit_options(), refit).stated)
         found, cost = run_program(federation, program)
         features = self._names_at_fit()
         features = [f"column {j}" for j in range(self.n_features_in_)] if features is None else list(map(str, features))
@@ -772,7 +779,8 @@ class FederatedModel(BaseEstimator):
                 federation, self._options_to_repeat(), alpha, model, cv, seed, float(threshold), per_site
             )
         classes = 0 if model.classes is None else len(model.classes)
-        announce(federation, plan_scores(federation, f"{me}.evaluate", self.fit_options(), classes, cv, per_site))
+        plan = plan_scores(federation, f"{me}.evaluate", self.fit_options(), classes, cv, per_site)
+        state(federation, plan.stated)
         (whole, each), cost = run_program(federation, program)
         if cv is not None and hasattr(self, "alpha_"):
             whole = replace(whole, how=f"{whole.how}; alpha was chosen on all rows, which is a little optimistic")

@@ -18,12 +18,13 @@ from compfed.data.adapter import as_frame
 from compfed.data.columns import take_column
 from compfed.errors import InputError
 from compfed.estimators import table as tables
-from compfed.estimators.programs.survival import ask_at_risk
+from compfed.estimators.programs.plan import shown
+from compfed.estimators.programs.survival import ask_at_risk, at_risk
 from compfed.estimators.survival import FederatedCox, survival_labels
 from compfed.estimators.table import Features, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.queries.at_risk import MAX_TIMES
-from compfed.federation.server.program import Federation, is_federation, run_program
+from compfed.federation.server.program import Federation, is_federation, run_program, state_query
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import CoxPartialLikelihood
 from compfed.schema import CategoricalColumn
@@ -177,7 +178,9 @@ def kaplan_meier(
     federation = _federation(X, y, by, sites, sample_weight, schema)
     columns, names = _groups(federation, by)
     objective = ObjectiveSpec(CoxPartialLikelihood(), columns=np.empty(0, int))
-    found, cost = run_program(federation, ask_at_risk(objective, np.empty(0), grid, columns))
+    query = at_risk(objective, np.empty(0), grid, columns)
+    state_query(federation, "kaplan_meier", query, shown({"times": grid, "by": by}))
+    found, cost = run_program(federation, ask_at_risk(query))
     events, at = found.events, found.at_risk
     survival, low, high = _curves(events, at)
     test = _log_rank(events, at) if len(names) > 1 else None

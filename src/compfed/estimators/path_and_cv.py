@@ -35,7 +35,7 @@ from compfed.estimators.programs.path_and_cv import (
     solve_paths,
     warn_if_not_converged,
 )
-from compfed.estimators.programs.plan import announce, plan_choice
+from compfed.estimators.programs.plan import plan_choice, plan_path
 from compfed.estimators.table import (
     UNSPECIFIED,
     CheckedTable,
@@ -47,7 +47,7 @@ from compfed.estimators.table import (
     warn_of_one_site,
 )
 from compfed.federation.accounting import Communication
-from compfed.federation.server.program import Federation, Program, run_program
+from compfed.federation.server.program import Federation, Program, run_program, state
 from compfed.federation.site.in_process import InProcess
 from compfed.losses.base import ignore_overflow
 from compfed.splits import LEAVE_ONE_OUT, RowSubset, given_splits
@@ -156,6 +156,8 @@ def regularisation_path(
 def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) -> Path:
     """`regularisation_path` over a federation: sites in this process, or sites across a network."""
     options = model.fit_options()
+    plan = plan_path(federation, f"{type(model).__name__}.path", model._changed(), options, grid)
+    state(federation, plan.stated)
 
     def program() -> Program[tuple[np.ndarray, ModelPath, list[Relaxed]]]:
         prepared = yield from describe_and_prepare(federation, options)
@@ -286,9 +288,11 @@ class CrossValidated(FederatedModel):
         # sites in this process answer on after a refusal, unless their sums are to be those of a network
         recovers = isinstance(federation, InProcess) and not federation.exact
         options, grid = self.fit_options(), replace(self._alpha_grid(), survives_refusals=recovers)
-        plan = plan_choice(federation, type(self).__name__, self._changed(), options, grid, self.cv)
+        plan = plan_choice(
+            federation, type(self).__name__, self._changed(), options, grid, self.cv, self._numbers_after
+        )
         options, grid = plan.options, plan.grid or grid
-        announce(federation, plan)
+        state(federation, plan.stated)
         if isinstance(plan.cv, str) and plan.cv == LEAVE_ONE_OUT:
             program = choose_by_leave_one_out(federation, options, grid, self.seed, self.rule)
         else:

@@ -521,7 +521,7 @@ class Overdispersed(ElasticNetFamily):
         return np.log(labels.mean)
 
 
-MOST_TURNS = 40  # of theta and the coefficients
+MOST_TURNS, USUAL_TURNS = 40, 6  # of theta and the coefficients
 THETA_TOL = 1e-9  # of log(theta) from one turn to the next
 
 
@@ -590,6 +590,10 @@ class FederatedNegativeBinomialRegressor(LogLink):
             )
         return isinstance(self.theta, str)
 
+    @property
+    def _turns(self) -> int:
+        return USUAL_TURNS if self._estimates_theta else 1
+
     def fit_federation(self, federation: Federation) -> Self:
         with self._restored_on_failure():
             if self._estimates_theta:
@@ -605,7 +609,7 @@ class FederatedNegativeBinomialRegressor(LogLink):
         try:
             for turn in range(MOST_TURNS):
                 theta = found if turn else theta
-                self._theta = theta
+                self._theta, self._is_stated = theta, turn > 0
                 super().fit_federation(federation)
                 prepared, x = self._minimum
                 found, cost = run_program(federation, best_theta(prepared, x, theta if turn else None))
@@ -614,7 +618,8 @@ class FederatedNegativeBinomialRegressor(LogLink):
                     break
         finally:
             self._theta = None
-            vars(self).pop("_minimum", None)
+            for name in ("_minimum", "_is_stated"):
+                vars(self).pop(name, None)
         self.theta_ = float(theta)
         self._set_cost(total)
         if abs(np.log(found / theta)) > 100 * THETA_TOL:

@@ -27,17 +27,19 @@ from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs import survival
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, FitOptions, Fitted, Labels
 from compfed.estimators.programs.likelihood import Likelihood, PartialLikelihood
+from compfed.estimators.programs.plan import plan_common
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.queries.at_risk import MAX_TIMES
 from compfed.federation.query import SiteRefusal
-from compfed.federation.server.program import Federation, is_federation, run_program
+from compfed.federation.server.program import Federation, is_federation, run_program, state, state_query
 from compfed.federation.site.at_risk import ordered_pairs
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import CoxPartialLikelihood
 from compfed.solvers.auto import check_site_loss_method
 from compfed.splits import LEAVE_ONE_OUT
 
+LARGER = 8  # times that relative risks are asked for, where they are larger than usual
 WAY_OUT = (
     "Give a structured array as scikit-survival's (event, time); an array or DataFrame of two columns (time, event) or three "
     "(entry, time, event); or the names of these columns of X."
@@ -188,6 +190,11 @@ class FederatedCox(BoundedModel):
             check_site_loss_method(CoxPartialLikelihood(), self.algorithm)
         return super().fit_options()
 
+    @property
+    def _numbers_after(self) -> int:
+        """Of the baseline hazard: events and risks at each time, and a flag."""
+        return 0 if (times := self._grid()) is None else 2 * len(times) + 1
+
     def _grid(self) -> np.ndarray | None:
         """`times`, checked."""
         if self.times is None:
@@ -205,6 +212,8 @@ class FederatedCox(BoundedModel):
         self._check_schema(federation.schema)
         options, alpha, times = self.fit_options(), float(self.alpha), self._grid()
         assert times is not None
+        plan = plan_common(federation, type(self).__name__, self._changed(), options, times)
+        state(federation, plan.stated)
         fitted, cost = run_program(federation, survival.fit_common(federation, options, alpha, times, self.ties))
         with self._restored_on_failure():
             self._set_attributes(federation, fitted, cost)
@@ -219,9 +228,9 @@ class FederatedCox(BoundedModel):
         times, found = self._grid(), None
         if times is not None:
             prepared = fitted.prepared
-            asked = survival.ask_at_risk(prepared.spec.objective, fitted.model.x, times)
+            asked = survival.at_risk(prepared.spec.objective, fitted.model.x, times)
             try:
-                found, more = run_program(federation, asked)
+                found, more = run_program(federation, survival.ask_at_risk(asked))
                 cost = cost.then(more)
             except SiteRefusal as refusal:  # the coefficients stand
                 warnings.warn(f"{type(self).__name__} has no baseline hazard: {refusal}", RunWarning, stacklevel=4)
@@ -402,7 +411,9 @@ class FederatedCox(BoundedModel):
             raise InputError(f"{me}: the sites have other columns than the model, which has {width}.")
         scaling = FeatureScaling(np.zeros(width), np.ones(width), False)
         objective = ObjectiveSpec(CoxPartialLikelihood(ties=self.ties), scaling)
-        found, cost = run_program(federation, survival.ask_at_risk(objective, coef, np.array([1.0]), pairs=True))
+        query = survival.at_risk(objective, coef, np.array([1.0]), pairs=True)
+        state_query(federation, f"{me}.evaluate", query, times=LARGER)
+        found, cost = run_program(federation, survival.ask_at_risk(query))
         concordant, discordant, same = found.pairs.tolist()
         return SurvivalEvaluation(concordant, discordant, same, cost)
 

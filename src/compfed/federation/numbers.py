@@ -125,13 +125,25 @@ def largest_share(runs: Iterable[tuple[Table, Released]]) -> float:
             shares[about.rows] += count / (table.rows * about.columns)
     found, total = 0.0, sum(sum(shares.values()) for shares in by_dealing.values())
     for groups, shares in by_dealing.items():
-        sets, whole = list(shares), (1 << groups) - 1
-        differences = [(a & ~b, a, b) for a in sets for b in sets if b != a and a & b == b]
-        for rows in {*sets, *(whole & ~s for s in sets), *(d for d, _, _ in differences)} - {0, whole}:
-            direct = sum(shares[s] for s in sets if s & ~rows == 0)
-            apart = sum(min(shares[a], shares[b]) for d, a, b in differences if d & ~rows == 0 and a & ~rows)
-            found = max(found, (direct + apart) * groups / rows.bit_count())
+        sets, whole = np.array(list(shares), np.int64), (1 << groups) - 1
+        each = np.array(list(shares.values()))
+        pairs = _within(sets, sets).T & (sets[:, None] != sets)  # a set, and one within
+        smaller = np.where(pairs, np.minimum.outer(each, each), 0.0)
+        apart, at = np.unique(sets[:, None] & ~sets, return_inverse=True)
+        of_difference = np.bincount(at.ravel(), smaller.ravel(), len(apart))
+        some = apart[np.bincount(at.ravel(), pairs.ravel(), len(apart)) > 0]
+        asked = np.setdiff1d(np.concatenate([sets, whole & ~sets, some]), [0, whole])
+        if not asked.size:
+            continue
+        # sums over sets, and over differences but for those of two sets within
+        known = _within(sets, asked).T @ (each - smaller.sum(axis=1)) + _within(apart, asked).T @ of_difference
+        found = max(found, float((known * groups / np.bitwise_count(asked)).max()))
     return max(found, total)
+
+
+def _within(inner: np.ndarray, outer: np.ndarray) -> np.ndarray:
+    """Whether each set is part of each other one."""
+    return (inner[:, None] & ~outer) == 0
 
 
 # --- before a run, at the operator ---

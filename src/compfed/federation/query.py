@@ -120,12 +120,15 @@ class Query(abc.ABC):
 
     @property
     def told_of(self) -> tuple[tuple[RowSubset | None, ...], int]:
-        """The rows that its numbers are about, and how many columns; 0 for all (`federation.numbers`)."""
+        """The rows that its numbers are about, and how many columns; 0 for all (`federation.numbers`).
+
+        Those of a model without columns, of an intercept alone, are about the labels: one column.
+        """
         run = getattr(self, "run_spec", None)
         objective = getattr(self, "objective", None) if run is None else run.objective
         if objective is None:
             return (self.rows,), 0
-        columns = 0 if objective.columns is None else int(objective.columns.size)
+        columns = 0 if objective.columns is None else max(int(objective.columns.size), 1)
         return self.subsets if objective.profile else (self.rows,), columns
 
     @abc.abstractmethod

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
+from math import inf
 from typing import Literal, NamedTuple, Protocol
 
 from compfed._utils.text import join_names, printable
@@ -106,7 +107,7 @@ class RunSentence:
     version : str
         Of compfed at the site.
     extract : str
-        The frozen extract of the table that is answered from.
+        The frozen extract of the table that is answered from; "" where the site keeps none.
     """
 
     stated: Stated
@@ -133,8 +134,8 @@ class RunSentence:
         folds = {"": "", "loo": "approximate leave-one-out"}.get(said.folds, f"{said.folds} folds")
         lines = [
             f"{said.kind}({said.parameters}){''.join(f', {part}' for part in (how, folds) if part)}",
-            f"columns: {join_names(list(self.columns), most=12)}",
-            f"sites: {join_names(names, most=12)}; compfed {self.version}",
+            f"columns: {join_names(list(self.columns), most=12) if self.columns else 'all of the table, which have no names'}",
+            f"sites: {join_names(names, most=12)}; compfed {self.version}{f'; extract {self.extract}' if self.extract else ''}",
             f"leaves: {share_text(said.numbers, table, before, masked)}",
             f"at most {self.bytes:,} bytes of numbers; the operator expects {said.messages:,} messages or fewer",
         ]
@@ -173,18 +174,18 @@ def decide(
 ) -> Decision:
     """By rule, by a person, or not at all. `share` is the most that will have left after the run.
 
+    Without limits, as where no policy is enforced, any share may leave; a person is asked all the same.
     `objection` says why the site's own rules want a person; `ask` is given the reason, and says whether a person approved the run.
     """
-    if limits is None:
-        return Decision("rule", float("inf"))
-    if share > limits.max_share:
-        why = f"up to {share:.0%} of the numbers in its table would have left; its end is {limits.max_share:.0%} (max_share)"
+    by_rule, most = (inf, inf) if limits is None else (limits.share_by_rule, limits.max_share)
+    if share > most:
+        why = f"up to {share:.0%} of the numbers in its table would have left; its end is {most:.0%} (max_share)"
         return Decision("", 0.0, why)
-    if share > limits.share_by_rule:
-        rule = f"beyond {limits.share_by_rule:.0%} (share_by_rule) a person there has to approve the run"
+    if share > by_rule:
+        rule = f"beyond {by_rule:.0%} (share_by_rule) a person there has to approve the run"
         objection = f"up to {share:.0%} of the numbers in its table would have left; {rule}"
     if not objection:
-        return Decision("rule", limits.share_by_rule)
+        return Decision("rule", by_rule)
     if ask is not None and ask(objection):
-        return Decision("person", limits.max_share)
+        return Decision("person", most)
     return Decision("", 0.0, objection)

@@ -16,7 +16,7 @@ from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
 from compfed.federation.sentence import Stated
 from compfed.federation.server.agreement import agree_program
-from compfed.federation.server.program import Federation, for_site, gather, is_federation, run_program
+from compfed.federation.server.program import Federation, counts, for_site, gather, is_federation, run_program, state
 from compfed.federation.server.tabulation import (
     FEW_REFINEMENTS,
     FEW_THRESHOLDS,
@@ -104,13 +104,13 @@ def table_one_record(sites: Sites) -> JsonObject | None:
 
 def tell_table(federation: Federation, layout: TableLayout, alone: bool) -> bool:
     """State a Table 1 to sites that count what leaves; whether they do, so that few thresholds are asked for."""
-    if not hasattr(federation, "state"):
+    if not counts(federation):
         return False
     columns, levels = len(layout.numeric) + len(layout.levels), sum(map(len, layout.levels.values()))
     each = 1 + 10 * columns + 4 * levels
     numbers = (1 + alone) * (each + FEW_REFINEMENTS * (each + 2 * len(layout.numeric) * (FEW_THRESHOLDS + 6)))
     stated = Stated("describe", numbers=numbers, messages=1 + FEW_REFINEMENTS)
-    federation.state(stated)  # pyright: ignore[reportAttributeAccessIssue]  # of a network
+    state(federation, stated)
     return True
 
 
@@ -136,8 +136,7 @@ def describe_tables(tables: Sequence[RawTable], label: str | None = None) -> Tab
 def agree_schema(federation: Federation | Sites) -> Schema:
     """A schema that all sites of a federation agree on (`Schema.agree`)."""
     federation = as_federation(federation, "Schema.agree")
-    program = agree_program(federation.names, federation.enrolments)
-    return run_program(federation, program)[0]
+    return run_program(federation, agree_program(federation))[0]
 
 
 def as_federation(federation: Any, what: str) -> Federation:

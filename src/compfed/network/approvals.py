@@ -1,6 +1,6 @@
 """Approval of runs at a site: the rules of its site.toml, and a person where those do not say yes.
 
-    STATE/approvals/NAME.json   a run sentence that a person was asked about, in words, and what that person decided
+    STATE/approvals/NAME-RUN.json   a run sentence that a person was asked about, in words, and what that person decided
 
 A run that no rule approves waits: the site answers "pending", and the operator asks again until a person at the site has said
 yes (`compfed site approve`) or no (`compfed site deny`), until the operator ends the run, or for two weeks
@@ -16,7 +16,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,9 @@ from typing import Any, Literal
 from compfed._utils import files
 from compfed._utils.text import join_names, printable, text_table
 from compfed.errors import InputError
-from compfed.federation.sentence import RunSentence
+from compfed.federation.queries import AtRisk, Concordance, Inference, Score, Tabulate
+from compfed.federation.query import Query, Weighted
+from compfed.federation.sentence import RunSentence, Stated
 from compfed.federation.site.ledger import Ledger
 
 DAY = 86_400.0  # seconds
@@ -33,6 +35,18 @@ KEPT = 500  # decided ones
 SHORT = 12  # characters of a name, for people
 TELL_SECONDS = 60.0
 FREE = ("bounds",)  # parameters that hold numbers of the operator's choice, at which a model can be made to end
+
+MESSAGES, FEWEST = 3, 20  # times the messages that a run states, and at least so many, that a site answers
+TABLES: dict[str, tuple[type[Query], ...]] = {
+    "describe": (Tabulate,),
+    "Schema.agree": (Tabulate,),
+    "kaplan_meier": (AtRisk,),
+}
+NOT_FITS = (Tabulate, Score, Concordance, Inference)  # asked by no fit
+OF_STEPS = {
+    "evaluate": (Score, Concordance),
+    "summary": (Inference,),
+}  # that a step of an estimator asks beside those of fits
 
 State = Literal["waiting", "approved", "denied", "spent"]
 
@@ -85,16 +99,19 @@ class ApprovalRules:
             return f"{join_names([repr(c) for c in others], most=6)} may not be used by rule"
         if free := [name for name in FREE if name in said.parameters]:
             return f"{join_names(free)} hold numbers of the operator's choice"
-        if self.numbers_per_month is not None:
-            since = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=30)
-            recent = [e for e in ledger.runs.values() if datetime.datetime.fromisoformat(e.time) >= since]
-            left = sum(entry.numbers for entry in recent if entry.by == "rule")
-            if left + said.numbers > self.numbers_per_month:
-                return (
-                    f"{left:,} numbers left by rule in thirty days, and {said.numbers:,} more would be above numbers_per_month = "
-                    f"{self.numbers_per_month:,}"
-                )
-        return ""
+        return self.beyond_the_month(said.numbers, ledger)
+
+    def beyond_the_month(self, numbers: int, ledger: Ledger) -> str:
+        """Why so many more numbers may not leave by rule now; "" where they may."""
+        if self.numbers_per_month is None:
+            return ""
+        left = ledger.left_by_rule(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=30))
+        if left + numbers <= self.numbers_per_month:
+            return ""
+        return (
+            f"{left:,} numbers left by rule in thirty days, and {numbers:,} more would be above numbers_per_month = "
+            f"{self.numbers_per_month:,}"
+        )
 
 
 @dataclass(frozen=True)
@@ -175,28 +192,29 @@ class Approvals:
         """
         files.make_folder(self.folder)
         with files.locked(self.folder / "lock"):
-            path, now = self.folder / f"{sentence.hash}.json", time.time()
-            known = Asked.read(path)
-            new = Asked(sentence.hash, run, reason, tuple(words), dataclasses.asdict(sentence), now)
-            if known is None:
-                self._make_room()
-                self._write(new)
-                self._tell(new)
-            elif known.state == "denied":
-                raise InputError(f"a person at the site denied this run{f': {known.why}' if known.why else ''}")
-            elif known.state == "spent" and known.run == run:
+            now, known = time.time(), [asked for asked in self.all() if asked.name == sentence.hash]  # of all runs
+            mine = next((asked for asked in known if asked.run == run), None)
+            if mine is not None and mine.state == "spent":
                 return True
-            elif known.state == "approved" and now < known.until and known.words == tuple(words):
-                self._write(replace(known, state="spent", run=run, decided=now))
+            decided = max((asked for asked in known if asked.state != "waiting"), key=lambda a: a.decided, default=None)
+            if decided is not None and decided.state == "denied":
+                raise InputError(f"a person at the site denied this run{f': {decided.why}' if decided.why else ''}")
+            given = mine or decided  # an approval lets in its own run, or one that nobody was asked about
+            if given is not None and given.state == "approved" and now < given.until and given.words == tuple(words):
+                self._write(replace(given, state="spent", run=run, decided=now))
+                if given.run != run:
+                    self._path(given).unlink(missing_ok=True)
                 return True
-            elif known.state != "waiting" or known.run != run:
+            if mine is None or mine.state != "waiting":
                 before = {
                     "spent": "an approval of this was used by an earlier run",
                     "approved": "an approval of this expired, or more has left since than the person read",
                 }
-                self._write(replace(new, why=before.get(known.state, "")))
-                if known.state != "waiting":
-                    self._tell(new)
+                new = Asked(sentence.hash, run, reason, tuple(words), dataclasses.asdict(sentence), now)
+                if mine is None:
+                    self._make_room()
+                self._write(replace(new, why=before[decided.state] if decided is not None else ""))
+                self._tell(new)
         raise Pending(f"it waits for a person at the site to approve this run: {reason}")
 
     def _make_room(self) -> None:
@@ -241,7 +259,7 @@ class Approvals:
         return decided
 
     def _path(self, asked: Asked) -> Path:
-        return self.folder / f"{asked.name}.json"
+        return self.folder / f"{asked.name}-{asked.run}.json"
 
     def _write(self, asked: Asked) -> None:
         files.write_checked(self._path(asked), json.dumps(dataclasses.asdict(asked)).encode())
@@ -271,6 +289,18 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             lines.append(f"{name}: {before or 'none'} -> {value or 'none'}")
     lines += [f"{name}: another one" for name in ("schema", "version", "extract") if old.get(name) != new.get(name)]
     return lines
+
+
+def asked_beyond(said: Stated, messages: int, queries: Sequence[Weighted]) -> str:
+    """Why queries are not those of a run that states this, after so many messages; "" where they may be."""
+    if messages >= MESSAGES * max(said.messages, FEWEST):
+        return f"the run has had {messages:,} messages; it stated {said.messages:,}"
+    estimator, _, step = said.kind.partition(".")
+    for kind in {type(weighted.query) for weighted in queries}:
+        others = estimator.startswith("Federated") and kind in NOT_FITS and kind not in OF_STEPS.get(step, ())
+        if others or kind not in TABLES.get(said.kind, (kind,)):
+            return f"a run of {said.kind} does not ask for {kind.__name__}"
+    return ""
 
 
 # --- for people ---

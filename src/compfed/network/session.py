@@ -160,7 +160,7 @@ def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
 def _subset_under_masks(subset: RowSubset | None, agreement: Agreement) -> str | None:
     buckets = [enrolment.buckets for enrolment in agreement.enrolments]
     if isinstance(subset, Fold) and subset.folds > min(buckets):
-        return f"{subset.folds} folds would leave out sites with fewer buckets; use cv = {min(buckets)} or less"
+        return f"{subset.folds} folds would leave out sites with fewer buckets; cv must divide {min(buckets)}"
     if isinstance(subset, Holdout) and min(buckets) < 2:
         return "a site has too few rows to hold any out; the part of the others would be known by subtraction"
     if isinstance(subset, SiteFold) and subset.number >= 0:

@@ -62,7 +62,7 @@ from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.site.memory import RUNS_KEPT, ClientMemory, StateLost
 from compfed.federation.site.site import Site
 from compfed.network import keys
-from compfed.network.approvals import Pending
+from compfed.network.approvals import Pending, asked_beyond
 from compfed.network.envelope import (
     NEW_RUN,
     Body,
@@ -83,6 +83,7 @@ from compfed.network.site_status import Health
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
 LOG, OVERDUE = "log.jsonl", "overdue.json"
 LONGEST_LOG = 2**26  # bytes; then a new log is begun, also on the same day
+UNDER_WAY = 86_400.0  # seconds after its last reply in which a run is not dropped for others
 REPLIES_KEPT, RUN_FOLDERS_KEPT, RECORDS_KEPT = 2, 20, 256
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect
@@ -243,7 +244,14 @@ class SiteService:
                 numbers = self._counted(header, site, body, agreement, session)
                 words, states = self._words(header, kept, site, body, agreement, session, following)
             except SiteRefusal as problem:
-                self._end(header, kept, site, session, problem)
+                self._end(header, kept, session, str(problem))
+                raise
+            except (InputError, OSError):
+                raise
+            except Exception as problem:  # what fails on some rows and not on others is an oracle, as a refusal is
+                if self.settings.enforce:
+                    self._log_anyhow(_where(problem))
+                self._end(header, kept, session, f"it failed with {type(problem).__name__}")
                 raise
             assert numbers.total() == len(words) - exact_sum.FRAME, "every word that leaves is counted"
             words = words if masks is None else masked(words, masks, header, following.asked)
@@ -265,7 +273,9 @@ class SiteService:
         self._check_run(header, site)
         session = Session.read(kept.session)
         if session is None:
-            if (kept.folder / "run.json").exists():
+            if (
+                kept.folder / "run.json"
+            ).exists() or header.run in self.ledger().runs:  # with another key it is another run
                 raise InputError(f"the session of run {header.run} at this site is lost. {NEW_RUN}")
             session = Session(secure_sum.new_session_key())
             session.write(kept.session)
@@ -274,8 +284,11 @@ class SiteService:
     def _enrolment(self, site: Site) -> Enrolment:
         return replace(site.enrol(), table=self._table, version=compfed.__version__, share_used=self.ledger().share())
 
-    def _check_run(self, header: Header, site: Site) -> None:
-        """Refuse a run with other sites than those agreed on, or whose sums would show rows by subtraction from others."""
+    def _check_run(self, header: Header, site: Site, enter: bool = False) -> None:
+        """Refuse a run with other sites than those agreed on, or whose sums would show rows by subtraction from others.
+
+        It is in the ledger (`enter`) once it may begin: enrolments alone leave no line there.
+        """
         keys_of_sites = (
             self.settings.read_roster() if self.settings.secure_sum or self.settings.roster.exists() else None
         )
@@ -285,7 +298,7 @@ class SiteService:
         ledger = self._ledger = self.settings.ledger()  # read again: `compfed site allow` may have written to it
         hashes = ledger.row_hashes(*site.rows.as_read())
         policy = self.settings.disclosure if self.settings.enforce else DisclosurePolicy(min_rows=1)
-        ledger.open_run(header.run, Roster(text, header.names), hashes, policy)
+        (ledger.open_run if enter else ledger.check_run)(header.run, Roster(text, header.names), hashes, policy)
         if self.settings.enforce and not self.settings.extracts():
             freeze(self.settings, self.settings.data.read_bytes())
             self._site, before = None, self._table
@@ -344,11 +357,11 @@ class SiteService:
                 "masked sums would tell single sites' parts in two. Use the weighting of the first run."
             )
 
-    def _end(self, header: Header, kept: RunFiles, site: Site, session: Session, problem: SiteRefusal) -> None:
-        """Under a policy a refusal ends the run at this site."""
+    def _end(self, header: Header, kept: RunFiles, session: Session, why: str) -> None:
+        """Under a policy a refusal ends the run at this site, and so does a failure."""
         if self.settings.enforce:
             replace(session, ended=True).write(kept.session)
-            raise Ended(header.run, printable(str(problem))) from None
+            raise Ended(header.run, printable(why)) from None
 
     def _words(
         self,
@@ -378,8 +391,8 @@ class SiteService:
     def _begin_sentence(self, header: Header, site: Site, body: Body, agreement: Agreement) -> None:
         """Decide about what a run states, by what it can release at most, and enter it in the ledger."""
         ledger, text = self.ledger(), body.sentence
-        entry, before = ledger.run(header.run), ledger.share()
-        if entry.table is not None and entry.sentence == text:
+        entry, before = ledger.runs.get(header.run), ledger.share()
+        if entry is not None and entry.table is not None and entry.sentence == text:
             return
         table = table_of(site.rows, agreement, self.settings.secure_sum)
         if text:
@@ -396,7 +409,9 @@ class SiteService:
             found = decide(before, site.policy, "" if self.settings.approval.covers_everything else stated_nothing)
         if not found.by:
             raise InputError(f"site {self.settings.name!r} does not take part in this run: {found.why}.")
-        ledger.begin(header.run, text, found.by, most, table)
+        if entry is None:
+            self._check_run(header, site, enter=True)
+        self.ledger().begin(header.run, text, found.by, most, table)
 
     def _counted(
         self, header: Header, site: Site, body: Body, agreement: Agreement, session: Session
@@ -409,6 +424,10 @@ class SiteService:
             return numbers
         if entry.answered.get(header.number) == _made_of(header, session, body):
             return numbers  # counted before the site was stopped
+        if entry.sentence and (
+            wrong := asked_beyond(Stated.read(entry.sentence), entry.asked[entry.sentence], body.queries)
+        ):
+            raise SiteRefusal(f"site {self.settings.name!r}: {wrong}.")
         if numbers.total() > entry.left:
             raise InputError(
                 f"site {self.settings.name!r}: the run would release more numbers than it stated. {ENOUGH}"
@@ -417,6 +436,9 @@ class SiteService:
         if ledger.share((entry.table, numbers)) > limit:
             most = f"over {limit:.0%} of the numbers in its table, or in the rows of a fold, would have left"
             raise InputError(f"site {self.settings.name!r}: {most}. {ENOUGH}")
+        # several runs may have begun before any of them released its numbers
+        if entry.by == "rule" and (wrong := self.settings.approval.beyond_the_month(numbers.total(), ledger)):
+            raise InputError(f"site {self.settings.name!r}: {wrong}. {ENOUGH}")
         return numbers
 
     def _sentence(self, stated: Stated, header: Header, site: Site) -> RunSentence:
@@ -426,7 +448,8 @@ class SiteService:
         roster = tuple((name, "" if key is None else keys.fingerprint(key)) for name, key in known.items())
         hashed = "" if schema is None else hashlib.sha256(schema.to_toml().encode()).hexdigest()
         columns = site.rows.columns or tuple(site.rows.table.columns)
-        return RunSentence(stated, hashed, tuple(columns), roster, compfed.__version__)
+        extract = next((path.name for path in reversed(self.settings.extracts())), "")
+        return RunSentence(stated, hashed, tuple(columns), roster, compfed.__version__, extract)
 
     def _run_files(self, run: str) -> RunFiles:
         if self._files is None or self._files.folder.name != run:
@@ -510,6 +533,7 @@ class RunFiles:
         if not RUN_NAME.fullmatch(run):
             raise InputError("the name of a run may have letters, digits, '_' and '-', at most 100.")
         self.folder, self.accepts = settings.state / "runs" / run, settings.accepts
+        self.approvals = settings.approvals()
         self.max_bytes, self.max_days = settings.budget.max_state_bytes, settings.retention_days
         self.records = RecordFiles(self.folder / "records", self.accepts)
 
@@ -543,16 +567,26 @@ class RunFiles:
             path.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Remove runs that are older than the site keeps them, and the oldest until the state folder is within its limit."""
+        """Remove runs that are older than the site keeps them, and the oldest until the state folder is within its limit.
+
+        A run that was answered in the last day, or waits for a person, stays: enrolments in many runs drop none of these.
+        """
         runs = [path for path in self.folder.parent.glob("*") if path != self.folder]
         runs.sort(key=lambda path: path.stat().st_mtime)
         while self.max_days is not None and runs and runs[0].stat().st_mtime < time.time() - 86_400 * self.max_days:
             shutil.rmtree(runs.pop(0), ignore_errors=True)
         used = {path: _size(path) for path in [*runs, self.folder]}
-        while runs and (len(runs) >= RUN_FOLDERS_KEPT or sum(used.values()) + size > self.max_bytes):
-            oldest = runs.pop(0)
-            shutil.rmtree(oldest, ignore_errors=True)
-            del used[oldest]
+        over = len(runs) >= RUN_FOLDERS_KEPT or sum(used.values()) + size > self.max_bytes
+        waiting = (
+            {asked.run for asked in self.approvals.all() if asked.state in ("waiting", "approved")} if over else set()
+        )
+        for path in runs:
+            if len(used) <= RUN_FOLDERS_KEPT and sum(used.values()) + size <= self.max_bytes:
+                break
+            answered = path.stat().st_mtime > time.time() - UNDER_WAY and any(path.glob("*.reply"))
+            if not answered and path.name not in waiting:
+                shutil.rmtree(path, ignore_errors=True)
+                del used[path]
         if sum(used.values()) + size > self.max_bytes:
             allowed = f"the {self.max_bytes} bytes of state that the site allows (max_state_bytes)"
             raise InputError(f"this run needs more than {allowed}.")

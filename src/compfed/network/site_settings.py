@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from cryptography import x509
 
-from compfed._utils.text import is_printable, join_names
+from compfed._utils.text import PROMISE, is_printable, join_names
 from compfed._utils.validation import check_bool, check_int, check_nonnegative
 from compfed.data.encoding import numeric_schema
 from compfed.data.raw_table import used_columns
@@ -435,10 +435,11 @@ def disclosure_text(settings: SiteSettings) -> str:
     """A paragraph about what protects the rows of this site, and a list of what can leave it."""
     rules = settings.disclosure
     if not settings.enforce:
+        asked = "A person here approves each run (by_rule = false). " if not settings.approval.by_rule else ""
         return (
             f"WARNING: site {settings.name!r} enforces no disclosure policy (enforce = false in site.toml). Whoever operates the "
             f"federation can read rows of {settings.data} by choosing queries, with masks or without. Use this for public data "
-            f"only. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
+            f"only. {asked}Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
         )
     few = f"fewer than {rules.min_rows} rows" if rules.min_rows > 1 else "no row at all"
     seen = "The operator sees this site's own sums over rows (secure_sum = false)."
@@ -455,8 +456,7 @@ def disclosure_text(settings: SiteSettings) -> str:
     lines = [
         f"Site {settings.name!r}: the rows of {settings.data} stay here. {seen} {folds} A model that rests on {few} is "
         f"refused. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs "
-        "here. How many numbers leave is counted against the numbers in the table and decided before a run. It does not stop a "
-        "participant who lies from choosing which numbers leave, within that: enough sums tell rows, masked or not.",
+        f"here. Enough sums tell rows, masked or not. {PROMISE}",
         "",
         f"Known of this site alone: {ENROLMENT}.",
         "As totals over all sites the operator can ask for:" if settings.secure_sum else "The operator can ask for:",
@@ -580,7 +580,8 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
         problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
         return
     say(
-        f"Its rows make {site.rows.buckets} buckets of at least {least} rows: a cross-validation can have so many folds."
+        f"Its rows make {site.rows.buckets} buckets of at least {least} rows. The cv of a cross-validation divides the number of "
+        "buckets of the site with the fewest."
     )
     problems += [f"every query would be refused: {problem}." for problem in site.guard.table_problems]
     for why in site.guard.withheld.values():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from compfed._utils.plain import Record
-from compfed._utils.text import join_names, shorten
+from compfed._utils.text import PROMISE, join_names, shorten
 from compfed.report.run_result import NETWORK, ONE_PROCESS
 
 FAMILIES = {
@@ -349,6 +349,7 @@ def traffic(result: Record) -> tuple[str, list[str]] | None:
             *planned,
             *scored,
             f"What left a site are sums over its rows: {sums}.",
+            PROMISE,
         ]
     said = [REHEARSAL] if result.get("place") == ONE_PROCESS else []
     sent = f"A network would have carried {messages}, and {carried(result, cost)} from each of them on average."

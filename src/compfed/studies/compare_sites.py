@@ -31,10 +31,20 @@ from compfed.estimators.base import FederatedModel, place_of
 from compfed.estimators.export import communication_record
 from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
+from compfed.estimators.programs.plan import plan_comparison
 from compfed.estimators.regression import FederatedGammaRegressor, FederatedNegativeBinomialRegressor
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut, HeldOutSum
-from compfed.federation.server.program import Federation, OneSite, Program, Request, for_site, gather, run_program
+from compfed.federation.server.program import (
+    Federation,
+    OneSite,
+    Program,
+    Request,
+    for_site,
+    gather,
+    run_program,
+    state,
+)
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Poisson
 from compfed.losses.offset import unwrapped
@@ -269,6 +279,8 @@ def compare_local_federated(
     kept, out = (Holdout(test_size, seed, by_class, held_out) for held_out in (False, True))
     alphas = _alphas(estimator, federation, kept)
     model = with_alpha(estimator, alphas[-1])
+    given = {"estimator": type(model).__name__, **model._changed(), "test_size": test_size, "seed": seed}
+    state(federation, plan_comparison(federation, "compare_local_federated", given, model.fit_options()).stated)
     (fitted, local), cost = run_program(federation, _fit_all(federation, model.fit_options(), alphas, kept))
     if fitted.prepared.summary.offset:
         raise InputError(

@@ -75,6 +75,11 @@ class AlphaGrid:
                 raise InputError(f"alphas={self.alphas!r} must be a list of finite numbers >= 0.")
 
     @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.n_alphas if self.alphas is None else int(np.size(self.alphas))
+
+    @property
     def ratio(self) -> float:
         """Of an alpha to the next larger one; NaN where that is not defined."""
         return float(self.eps) ** (1 / (self.n_alphas - 1)) if self.alphas is None and self.n_alphas > 1 else np.nan

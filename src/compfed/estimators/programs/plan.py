@@ -35,7 +35,7 @@ from compfed.federation.accounting import Communication
 from compfed.federation.enrolment import Enrolment, left_out_note
 from compfed.federation.numbers import Left, share_text
 from compfed.federation.sentence import LONGEST, Stated
-from compfed.federation.server.program import Federation
+from compfed.federation.server.program import Federation, counts
 from compfed.losses import OneOutput
 from compfed.losses.offset import unwrapped
 from compfed.regularisers.coordinate_form import coordinate_form
@@ -157,22 +157,69 @@ class Sizes:
 # --- plans ---
 
 
-def plan_fit(federation: Federation, kind: str, parameters: Mapping[str, Any], options: FitOptions) -> Plan:
-    """A fit with a given alpha."""
+def plan_fit(
+    federation: Federation,
+    kind: str,
+    parameters: Mapping[str, Any],
+    options: FitOptions,
+    more: float = 0.0,
+    turns: int = 1,
+) -> Plan:
+    """A fit with a given alpha, and `more` numbers once it has its minimum; or several, in turns with theta."""
     found = Plan(Stated(kind, shown(parameters)), options)
     if not counts(federation):
         return found
     sizes = Sizes.of(options, federation.enrolments)
     relaxed = 1 + sum(gamma != 1 for gamma in options.gammas)
     effects = 900 if options.site_effects else 0
-    return _stated(federation, found, sizes.start + relaxed * sizes.fit() + sizes.model + effects, sizes.model)
+    each = sizes.start + relaxed * sizes.fit() + sizes.model + effects + more
+    theta = THETAS * sizes.model if turns > 1 else 0
+    return _stated(federation, found, turns * (each + theta), sizes.model)
+
+
+def plan_common(
+    federation: Federation, kind: str, parameters: Mapping[str, Any], options: FitOptions, times: np.ndarray
+) -> Plan:
+    """A Cox model with one baseline for all sites: at each trial, of each time and once, sums, vectors and matrices."""
+    found = Plan(Stated(kind, shown(parameters)), options)
+    if not counts(federation):
+        return found
+    sizes, d = Sizes.of(options, federation.enrolments), federation.enrolments[0].width
+    trial = len(times) * (4 + d * (d + 3)) + d + 2
+    return _stated(federation, found, sizes.start + 2 * TRIALS * trial + 2 * len(times), trial)
+
+
+def plan_comparison(federation: Federation, kind: str, parameters: Mapping[str, Any], options: FitOptions) -> Plan:
+    """Of each site a fit together with the others and one alone, and the losses of all these models on its rows held out."""
+    found = Plan(Stated(kind, shown(parameters)), options)
+    if not counts(federation):
+        return found
+    sizes, models = Sizes.of(options, federation.enrolments), len(federation.names) + 2
+    return _stated(federation, found, 2 * (sizes.start + sizes.fit()) + 3 * models + 2, sizes.model)
+
+
+def plan_path(
+    federation: Federation, kind: str, parameters: Mapping[str, Any], options: FitOptions, grid: AlphaGrid
+) -> Plan:
+    """Fits at many alphas, to all rows."""
+    found = Plan(Stated(kind, shown(parameters), grid.count), options, grid)
+    if not counts(federation):
+        return found
+    sizes, relaxed = Sizes.of(options, federation.enrolments), 1 + sum(gamma != 1 for gamma in options.gammas)
+    return _stated(federation, found, relaxed * sizes.by_folds(grid.count, 0) + sizes.start, sizes.model)
 
 
 def plan_choice(
-    federation: Federation, kind: str, parameters: Mapping[str, Any], options: FitOptions, grid: AlphaGrid, cv: object
+    federation: Federation,
+    kind: str,
+    parameters: Mapping[str, Any],
+    options: FitOptions,
+    grid: AlphaGrid,
+    cv: object,
+    more: float = 0.0,
 ) -> Plan:
     """A choice of alpha: as asked for where that is within what is left, or a cheaper way."""
-    alphas = grid.n_alphas if grid.alphas is None else int(np.size(grid.alphas))
+    alphas = grid.count
     asked = Plan(Stated(kind, shown(parameters), alphas, _folds_text(cv)), options, grid, cv)
     if not counts(federation):
         return asked
@@ -181,11 +228,11 @@ def plan_choice(
 
     def cost(way: Plan, alphas: int) -> float:
         if way.cv == LEAVE_ONE_OUT:
-            frugal = sizes.by_leave_one_out(alphas)
+            frugal = sizes.by_leave_one_out(alphas) + more
             apart = way.options.frugal or sizes.quadratic
             return frugal if apart else frugal + alphas * (1.5 * sizes.hessian + 2 * sizes.model)
         folds = int(way.cv) if isinstance(way.cv, (int, np.integer)) else len(federation.names)
-        return extra * sizes.by_folds(alphas, folds)
+        return extra * sizes.by_folds(alphas, folds) + more
 
     full = cost(asked, alphas)
     if getattr(federation, "why", "") or TIGHT * full <= left:
@@ -256,17 +303,6 @@ def plan_summary(
     sizes = Sizes.of(options, federation.enrolments)
     fits = sizes.start + sizes.fit() if refit else 0.0
     return _stated(federation, found, fits + (2 + THETAS) * sizes.model + 3 * sizes.hessian, sizes.model)
-
-
-def counts(federation: Federation) -> bool:
-    """Whether its sites count what leaves: those of a network do, a rehearsal does not."""
-    return hasattr(federation, "state")
-
-
-def announce(federation: Federation, plan: Plan) -> None:
-    """State a plan, where sites count what leaves."""
-    if counts(federation):
-        federation.state(plan.stated)  # pyright: ignore[reportAttributeAccessIssue]  # of a network
 
 
 def said_about(federation: Federation, cost: Communication) -> dict[str, str]:

@@ -26,11 +26,16 @@ from compfed.solvers.base import Start
 # --- what is asked ---
 
 
-def ask_at_risk(
+def at_risk(
     objective: ObjectiveSpec, x: np.ndarray, grid: np.ndarray, groups: tuple[int, ...] = (), pairs: bool = False
-) -> Program[AtRisk.Reply]:
-    """One message: events and rows at risk at the times of a grid."""
-    ((found,),) = yield [Request((AtRisk(replace(objective, subset=None), x, grid, groups, pairs),))]
+) -> AtRisk:
+    """Events and rows at risk at the times of a grid, of all rows."""
+    return AtRisk(replace(objective, subset=None), x, grid, groups, pairs)
+
+
+def ask_at_risk(query: AtRisk) -> Program[AtRisk.Reply]:
+    """One message."""
+    ((found,),) = yield [Request((query,))]
     return found
 
 

@@ -70,6 +70,11 @@ class AtRisk(Query):
     def rows(self) -> RowSubset | None:
         return None
 
+    @property
+    def told_of(self) -> tuple[tuple[RowSubset | None, ...], int]:
+        rows, columns = super().told_of
+        return rows, columns + (1 + len(self.groups)) * (columns > 0)  # without a model: time, event and groups
+
     def check(self, checks: QueryChecks) -> None:
         d = checks.objective(self.objective)
         if not isinstance(self.objective.loss, SiteLoss) or self.objective.subset is not None:

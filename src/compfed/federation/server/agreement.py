@@ -11,7 +11,7 @@ from compfed._utils.text import join_names
 from compfed.errors import InputError
 from compfed.federation.enrolment import EMPTY_COLUMN, RARE_LEVELS, Enrolment
 from compfed.federation.queries import Tabulate, TabulateSum
-from compfed.federation.server.program import Program, Request
+from compfed.federation.server.program import Federation, Program, Request, state_query
 from compfed.federation.server.tabulation import label_columns, moments_of
 from compfed.schema import (
     MISSING_LEVEL,
@@ -36,8 +36,9 @@ RARE_NUMBER = (
 NEW_FILE = "Take the same schema file at every site, or take `schema` out of every site.toml and agree on a new one."
 
 
-def agree_program(names: Sequence[str], enrolments: Sequence[Enrolment]) -> Program[Schema]:
+def agree_program(federation: Federation) -> Program[Schema]:
     """The schema of all sites, without unresolved columns. At most one message."""
+    names, enrolments = federation.names, federation.enrolments
     schema = common_schema(names, enrolments)
     if schema is None:
         schema = _Merge(names, enrolments).schema()
@@ -48,6 +49,7 @@ def agree_program(names: Sequence[str], enrolments: Sequence[Enrolment]) -> Prog
     words = tuple(name for name in unresolved if name not in numeric)
     levels = tuple(column.levels for name in words if isinstance(column := schema.columns[name], CategoricalColumn))
     query = Tabulate(numeric, (np.empty(0),) * len(numeric), words, levels)
+    state_query(federation, "Schema.agree", query, times=2)
     ((found,),) = yield [Request((query,))]
     return _resolved(schema, query, found)
 

@@ -25,8 +25,9 @@ from compfed._utils.plain import Record
 from compfed._utils.threads import one_blas_thread
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
-from compfed.federation.enrolment import Enrolment
-from compfed.federation.query import Query, Refusal, SiteRefusal, Weighting
+from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.query import Query, Refusal, SiteRefusal, Weighted, Weighting
+from compfed.federation.sentence import Stated
 from compfed.schema import Schema
 
 T = TypeVar("T")
@@ -109,6 +110,24 @@ class Spent:
 QuerySums = tuple[Any, ...]  # of the queries of a request
 Sums = Sequence[QuerySums]  # of each request
 Program = Generator[Sequence[Request] | Spent, Any, T]
+
+
+def counts(federation: Federation) -> bool:
+    """Whether its sites count what leaves: those of a network do, a rehearsal does not."""
+    return hasattr(federation, "state")
+
+
+def state(federation: Federation, stated: Stated) -> None:
+    """State what a program is about to ask, where sites count what leaves. Each program is stated before it runs."""
+    if counts(federation):
+        federation.state(stated)  # pyright: ignore[reportAttributeAccessIssue]  # of a network
+
+
+def state_query(federation: Federation, kind: str, query: Query, parameters: str = "", times: int = 1) -> None:
+    """State one query, whose numbers are known: its words, as often as it may be asked for again with larger fields."""
+    if counts(federation):
+        layout = Weighted(query, query.own_weighting).layout(Agreement(federation.names, federation.enrolments))
+        state(federation, Stated(kind, parameters, numbers=times * layout.words, messages=times))
 
 
 def run_program(federation: Federation, program: Program[T]) -> tuple[T, Communication]:

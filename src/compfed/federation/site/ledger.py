@@ -60,6 +60,8 @@ class RunEntry:
     sentence: str = ""  # the statement under way, "" without one
     by: str = ""  # "rule" or "person", who approved it
     left: int = 0  # numbers that may leave under it
+    asked: Counter[str] = field(default_factory=Counter)  # messages of each statement
+    by_rule: list[tuple[str, int]] = field(default_factory=list)  # when, and how many, by rule
     allowed: dict[str, int] = field(
         default_factory=dict
     )  # what is left of each statement: one that comes back goes on with that
@@ -109,6 +111,15 @@ class Ledger:
         """Numbers released over the life of the table."""
         return sum(entry.numbers for entry in self.runs.values())
 
+    def left_by_rule(self, since: datetime.datetime) -> int:
+        """Numbers that left by rule since then, whenever their run began."""
+        return sum(
+            count
+            for entry in self.runs.values()
+            for time, count in entry.by_rule
+            if datetime.datetime.fromisoformat(time) >= since
+        )
+
     def share(self, more: tuple[Table, Released] | None = None, until: str | None = None) -> float:
         """The largest share of the numbers in a set of rows that left about it, with `more`; or up to the end of a run."""
         runs = list[tuple[Table, Released]]()
@@ -132,8 +143,8 @@ class Ledger:
             found[i] = int.from_bytes(hmac.digest(self.key, b"compfed/row/1" + text, "sha256")[:8], "big")
         return np.sort(found)
 
-    def open_run(self, run: str, roster: Roster, row_hashes: np.ndarray, policy: DisclosurePolicy) -> None:
-        """Enter a run; refuse one whose rows or roster would reveal rows or totals by subtraction from an earlier one."""
+    def check_run(self, run: str, roster: Roster, row_hashes: np.ndarray, policy: DisclosurePolicy) -> None:
+        """Refuse a run whose rows or roster would reveal rows or totals by subtraction from an earlier one."""
         if run in self.runs:
             known = self.runs[run]
             if (known.roster, known.version) != (roster, _version(row_hashes)):
@@ -149,12 +160,17 @@ class Ledger:
                     "the two results would be these rows. Go back to the earlier table, or change more rows at once."
                 )
         self._check_roster(roster)
+
+    def open_run(self, run: str, roster: Roster, row_hashes: np.ndarray, policy: DisclosurePolicy) -> None:
+        """Enter a run that is about to be answered, once it is checked."""
+        self.check_run(run, roster, row_hashes, policy)
+        if run in self.runs:
+            return
         version = _version(row_hashes)
         if version not in self.versions:
             write_checked(self._rows_path(version), np.sort(row_hashes).astype("<u8").tobytes())
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._append({
-            "kind": "run", "run": run, "time": now, "fingerprint": roster.fingerprint, "names": list(roster.names),
+            "kind": "run", "run": run, "time": _now(), "fingerprint": roster.fingerprint, "names": list(roster.names),
             "rows": len(row_hashes), "version": version, "policy": asdict(policy),
         })  # fmt: skip
 
@@ -184,7 +200,8 @@ class Ledger:
         if self.run(run).answered.get(number) == hashed:
             return
         self._append({
-            "kind": "message", "run": run, "number": number, "hash": hashed, "queries": dict(queries), "bytes_out": bytes_out,
+            "kind": "message", "run": run, "number": number, "time": _now(), "hash": hashed, "queries": dict(queries),
+            "bytes_out": bytes_out,
             "numbers": {about.text: count for about, count in released.items()},
             "weightings": sorted(set(weightings) - self.weightings),
         })  # fmt: skip
@@ -268,7 +285,10 @@ class Ledger:
             known.queries.update(entry["queries"])
             found = {About.parse(text): int(count) for text, count in entry.get("numbers", {}).items()}
             known.released.update(found)
+            known.asked[known.sentence] += 1
             known.left -= sum(found.values())
+            if known.by == "rule":
+                known.by_rule.append((entry.get("time", known.time), sum(found.values())))
             known.allowed[known.sentence] = known.left
             known.bytes_out += entry["bytes_out"]
             self.weightings.update(entry.get("weightings", ()))
@@ -299,6 +319,10 @@ class Ledger:
         if data is None:
             raise InputError(f"{self._rows_path(version)} is missing or damaged. Restore it from a backup.")
         return np.frombuffer(data, "<u8")
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _checksum(text: bytes) -> bytes:
