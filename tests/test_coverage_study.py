@@ -59,7 +59,7 @@ def test_true_coefficients_are_those_of_the_draws(study):
     names = [
         name for name in study["CASES"] if "whole months" not in name
     ]  # a likelihood with ties is an approximation
-    assert len(names) == 17
+    assert len(names) == 18
     for name in names:
         case, sites = study["CASES"][name], study["SITES"]
         found = [
