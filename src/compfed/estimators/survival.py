@@ -161,6 +161,7 @@ class FederatedCox(BoundedModel):
     times: npt.ArrayLike | None = None
     baseline: str = "site"
 
+    evaluates_folds = False
     fit_intercept: ClassVar[bool] = False
     site_effects: ClassVar[str | None] = None
 
