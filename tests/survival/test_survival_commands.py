@@ -42,7 +42,12 @@ def test_a_cox_fit_of_files(wards, tmp_path, capsys):
     assert 0.5 < shown["evaluation"]["concordance"] < 1
     model = cf.load_model(out)
     assert model.predict_survival_function(pd.read_csv(wards / "w0.csv")).shape[1] == 60  # pyright: ignore[reportAttributeAccessIssue]
-    assert "hazard ratio" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "hazard ratio" in page
+    assert f"(Harrell's C): {shown['evaluation']['concordance']:.3f}" in page.replace("&#x27;", "'").replace(
+        "&#39;", "'"
+    )
+    assert "optimistic if it was fitted to them" in page
 
 
 def test_curves_of_files(wards, tmp_path, capsys):

@@ -36,6 +36,7 @@ from compfed.federation.server.program import Federation, is_federation, run_pro
 from compfed.federation.site.at_risk import ordered_pairs
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import CoxPartialLikelihood
+from compfed.report.words import HOW
 from compfed.schema import sorted_levels
 from compfed.solvers.auto import check_site_loss_method
 from compfed.splits import LEAVE_ONE_OUT
@@ -76,6 +77,8 @@ class SurvivalEvaluation:
     concordant, discordant, same : float
         Pairs of rows of one site, in a stratum, of which one had an event while the other was at risk: the larger risk was that of the
         event, the smaller, or both were the same. Under a policy each site rounds them to multiples of its rows.
+    how : str
+        Which model scored which rows.
     communication : Communication
     """
 
@@ -83,6 +86,7 @@ class SurvivalEvaluation:
     discordant: float
     same: float
     communication: Communication
+    how: str = "as given"
 
     @property
     def concordance(self) -> float:
@@ -93,11 +97,20 @@ class SurvivalEvaluation:
     def to_dict(self) -> dict[str, Any]:
         """The evaluation as plain data."""
         pairs = {"concordant": self.concordant, "discordant": self.discordant, "same": self.same}
-        return {"kind": "survival", "concordance": self.concordance, "pairs": pairs}
+        cost = self.communication
+        took = {"rounds": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
+        return {
+            "kind": "survival",
+            "how": self.how,
+            "concordance": self.concordance,
+            "pairs": pairs,
+            "communication": took,
+        }
 
     def __str__(self) -> str:
         pairs = self.concordant + self.discordant + self.same
-        return f"Concordance (Harrell's C): {self.concordance:.4f}, of {pairs:,.0f} pairs of rows within sites."
+        how = HOW.get(self.how, self.how)
+        return f"Concordance (Harrell's C): {self.concordance:.4f}, of {pairs:,.0f} pairs of rows within sites; {how}."
 
 
 @estimator
