@@ -103,6 +103,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/roofline.py $(BENCH)
 	$(BIN)/python benchmarks/first_call.py $(BENCH)
 	$(BIN)/python benchmarks/cv.py $(BENCH) $(if $(BENCH),,--install)
+	$(BIN)/python benchmarks/cox.py $(BENCH) $(if $(BENCH),,--install)
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/sizes.py
 
