@@ -6,7 +6,7 @@
 #   make test-federation  kill, stop, cut off and deceive those processes, and compare the models: a table, at most 20 minutes
 #   make test-flower-versions  the module that imports Flower, with every version of Flower that is allowed
 #   make test-lowest one pass through everything with the lowest and the newest versions that we declare, each in its own environment
-#   make coverage    coverage of 95 % confidence intervals over 500 simulated draws: docs/howto/inference.md (5 minutes)
+#   make coverage    coverage of 95 % confidence intervals over 500 simulated draws: docs/howto/inference.md (JOBS=16: in 16 processes; 8 core minutes)
 #   make bench       how fast, against other engines and the machine's limit: docs/howto/performance.md (BENCH=--quick: a trial)
 #   make bench-federation  seconds a round over a network at 4, 16 and 50 sites, in turns with an empty app of Flower, and light sites: 20 minutes
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right, and 2,000 dirty CSV files (FUZZ_SEED=7, FUZZ_CASES=5000)
@@ -91,7 +91,7 @@ docs-quick: $(STAMP)
 
 # BENCH=--quick tries everything out at small sizes. The peers' environments take 12 GB; who is not installed is left out.
 coverage: $(STAMP)
-	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/coverage.py --jobs $(or $(JOBS),1)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rounds.py $(BENCH)
@@ -103,6 +103,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/roofline.py $(BENCH)
 	$(BIN)/python benchmarks/first_call.py $(BENCH)
 	$(BIN)/python benchmarks/cv.py $(BENCH) $(if $(BENCH),,--install)
+	$(BIN)/python benchmarks/cox.py $(BENCH) $(if $(BENCH),,--install)
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/sizes.py
 

@@ -33,6 +33,7 @@ NEEDS = {
     "flower": ["flwr[simulation]"],
     "fluke": ["fluke-fl"],
     "cv": ["glum>=3.4", "skglm>=0.5", "pandas"],  # of cv.py
+    "survival": ["scikit-survival"],  # of cox.py
 }
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # name: (environment, script and arguments, settings, what it is compared with)

@@ -25,6 +25,7 @@ HERE = {  # in this process
 APART = {
     "against_peers.py": "--quick --turns 1 --out OUT",
     "roofline.py": "--quick --out OUT",
+    "cox.py": "--quick --out OUT",
     "first_call.py": "--quick --out OUT",
     "fits.py": "--turns 1 --only lasso --problems cancer --out OUT",
     "many_clients.py": "--runs 1 --rounds 2 --limit 100",

@@ -96,10 +96,14 @@ Column: TypeAlias = NumericColumn | CategoricalColumn
 
 @dataclass(frozen=True)
 class Label:
-    """The column of labels, or several for several outcomes; for a classifier also its classes, the last one the event."""
+    """The column of labels, or several for several outcomes; for a classifier also its classes, the last one the event.
+
+    Of survival data, (time, event) or (entry, time, event), `events` may name the two values of the last column: no event, and the event.
+    """
 
     column: str | tuple[str, ...]
     classes: tuple[Any, ...] | None = None  # words or numbers, as they are in the table
+    events: tuple[Any, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -243,6 +247,7 @@ class Schema:
         if self.label is not None:
             lines += ["[label]", f"column = {_value(self.label.column)}"]
             lines += [] if self.label.classes is None else [f"classes = {_value(self.label.classes)}"]
+            lines += [] if self.label.events is None else [f"events = {_value(self.label.events)}"]
         rows = {name: value for name in ROW_COLUMNS if (value := getattr(self, name)) is not None}
         lines += ["[rows]"] * bool(rows) + [f"{name} = {_value(value)}" for name, value in rows.items()]
         return "\n".join(lines) + "\n"
@@ -348,18 +353,29 @@ def _label(given: Record, where: str) -> Label | None:
     if not given:
         return None
     here = f"{where}, [label]"
-    _check_keys(given, ("column", "classes"), here)
-    column, classes = given.get("column"), given.get("classes")
+    _check_keys(given, ("column", "classes", "events"), here)
+    column, classes, events = (given.get(name) for name in ("column", "classes", "events"))
     if isinstance(column, list) and column and all(isinstance(name, str) for name in column):
         column = tuple(column)
     elif not isinstance(column, str) or not column:
         raise InputError(f"{here}: column = {column!r} must name the column of labels.")
+    if events is not None:
+        if classes is not None or not isinstance(column, tuple) or not _are_classes(events) or len(events) != 2:
+            raise InputError(
+                f"{here}: events = {events!r} must be two words or two numbers, no event and the event, as they are in the last of the "
+                "columns of time and event."
+            )
+        return Label(column, None, (events[0], events[1]))
     if classes is None:
         return Label(column)
-    alike = isinstance(classes, list) and (all(isinstance(c, str) for c in classes) or all(map(is_number, classes)))
-    if not alike or len(classes) < 2 or len(set(classes)) < len(classes):
+    if not _are_classes(classes):
         raise InputError(f"{here}: classes = {classes!r} must be two or more words, or two or more numbers, each once.")
     return Label(column, tuple(classes))
+
+
+def _are_classes(given: Any) -> bool:
+    alike = isinstance(given, list) and (all(isinstance(c, str) for c in given) or all(map(is_number, given)))
+    return alike and len(given) >= 2 and len(set(given)) == len(given)
 
 
 def _table(given: Record, name: str, where: str) -> JsonObject:

@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "not utf-8": ("\udcff", "is not TOML"),
     "top": (GOOD.replace("estimator", "estimater"), "'estimater' is not a setting. Did you mean 'estimator'?"),
     "table": ("[netwrk]\n", "'netwrk' is not a setting. Did you mean 'network'?"),
-    "nothing near": ("colour = 1\n", "'colour' is not a setting. There are estimator, parameters, evaluate, why, network, retry, site"),
+    "nothing near": ("colour = 1\n", "'colour' is not a setting. There are estimator, parameters, summary, evaluate, why, network"),
     "estimator": (GOOD.replace("FederatedLasso", "FederatedLaso"), "Did you mean 'FederatedLasso'?"),
     "no estimator": (GOOD.partition("\n")[2], "estimator = None must be text"),
     "class": (GOOD.replace("FederatedLasso", "Problem"), "'Problem' is not an estimator"),

@@ -69,6 +69,19 @@ def test_a_fit_with_strata_through_the_services_of_the_sites(made):
     assert curves.groups == ("sex=female", "sex=male")
 
 
+def test_events_in_words_are_those_of_the_schema(made, tmp_path):
+    tables = {name: table.assign(died=np.where(table["died"] == 1, "dead", "alive")) for name, table in FRAMES.items()}
+    worded = Processes(tmp_path / "clinics", {name: t.to_csv(index=False).encode() for name, t in tables.items()}, "")
+    worded.adopt(SCHEMA.replace("[rows]", 'events = ["alive", "dead"]\n[rows]'))
+    found = []
+    for federation in (made, worded):
+        with in_memory(federation) as sites:
+            table_one = cf.describe(sites)
+            found.append((cf.FederatedCox().fit_federation(sites).coef_, str(table_one)))
+    np.testing.assert_array_equal(found[1][0], found[0][0])
+    assert found[1][1] == found[0][1]
+
+
 @pytest.mark.filterwarnings("ignore::compfed.errors.EdgeOfGridWarning")
 @pytest.mark.thorough
 def test_a_cross_validation_over_processes_has_the_bits_of_one_process(made):

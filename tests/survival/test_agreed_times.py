@@ -174,8 +174,23 @@ def test_everything_runs_under_the_default_policy():
     curves = cf.kaplan_meier(federation, times=times, by="d")
     exact = cf.kaplan_meier(clinic_sites(), times=times, by="d")
     np.testing.assert_allclose(curves.survival[:, :10], exact.survival[:, :10], atol=0.1)
-    with pytest.raises(InputError, match="do not give them"):
-        cf.FederatedCox(baseline="common", times=times).fit_federation(federation)
+
+
+def test_a_common_baseline_is_refused_before_a_message_with_the_reason_and_the_way_out(monkeypatch):
+    federation = behind_policies()
+    _ = federation.enrolments
+
+    def exchange(requests: object) -> None:
+        pytest.fail("a message was sent")
+
+    monkeypatch.setattr(federation, "exchange", exchange)
+    reason = (
+        r"that of a time with one event is the row of the event: .* refuse it. Take baseline='site', R's strata\(site\)"
+    )
+    with pytest.raises(InputError, match=reason):
+        cf.FederatedCox(baseline="common", times=[6.0, 12.0]).fit_federation(federation)
+    monkeypatch.undo()
+    assert cf.FederatedCox(baseline="site", times=[6.0, 12.0]).fit_federation(federation).certificate_.holds
 
 
 def clinic_sites():

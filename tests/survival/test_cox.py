@@ -44,6 +44,11 @@ def test_equals_coxph(name, ties):
         np.testing.assert_allclose(likelihood, R[f"{key}/loglik"], rtol=1e-9)
         assert model.certificate_.holds
         assert model.n_rounds_ <= 15
+        found = model.summary()  # with entry times, weights, offsets, and a site without events
+        assert found.covariance is not None
+        np.testing.assert_allclose(found.covariance, R[f"{key}/var"], rtol=1e-6, atol=1e-10)
+        np.testing.assert_allclose(found.log_likelihood, R[f"{key}/loglik"][1], rtol=1e-9)
+        assert found.bic == pytest.approx(4 * np.log(t.weight.sum()) - 2 * R[f"{key}/loglik"][1], rel=1e-9)
     y = CoxPartialLikelihood(ties=ties).encode(t.y, t.site, weights=t.weight)
     H = CoxPartialLikelihood(ties=ties).hessian(
         np.array(R[f"{name}/{ties}/site/coef"]), t.X, y, t.weight / t.weight.sum()

@@ -87,7 +87,7 @@ def _add_fit(commands: Commands) -> None:
 def _add_table(add: Callable[..., object]) -> None:
     add("--label", metavar="COL", help="column to predict (cox: --time and --event instead)")
     add("--time", metavar="COL", help="column of the time of the event, or until which the row was followed (cox)")
-    add("--event", metavar="COL", help="column that is 1 where the event happened and 0 where not (cox)")
+    add("--event", metavar="COL", help="column of whether the event happened: 0 and 1, or two words (cox)")
     add("--entry", metavar="COL", help="column of the time from which the row was followed, if not 0 (cox)")
     add("--strata", metavar="COL", help="column of strata within sites, each with a baseline hazard of its own (cox)")
     add("--site", metavar="COL", help="column that names the site of each row")
@@ -107,9 +107,7 @@ def _add_table(add: Callable[..., object]) -> None:
         metavar="COL",
         help="column that is added to the linear predictor, such as the log of a time at risk",
     )
-    event = (
-        "class of the label whose odds are modelled: the event (default: the last one; of two such as no and yes, yes)"
-    )
+    event = "class of the label whose odds are modelled, or value of --event: the event (default: the last one; of no and yes, yes)"
     add("--positive-class", metavar="CLASS", help=event)
     add("--schema", default="auto", metavar="auto|FILE", help="what the columns are (default: %(default)s)")
 
@@ -174,8 +172,9 @@ def fit(args: argparse.Namespace) -> int:
         with working("[1/4] reading"):
             sites = data.from_files(
                 args.paths, label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
-                weight=args.weight, offset=args.offset, stratum=args.strata, positive_class=args.positive_class, dates=_dates(args.dates),
-                keep=_words(args.keep) or (), unlabelled="drop" if args.drop_unlabelled else "refuse", **_reading(args),
+                weight=args.weight, offset=args.offset, stratum=args.strata, positive_class=args.positive_class,
+                events=args.model == "cox", dates=_dates(args.dates), keep=_words(args.keep) or (),
+                unlabelled="drop" if args.drop_unlabelled else "refuse", **_reading(args),
             )  # fmt: skip
         _check_evaluation(sites, args)
         table = _table(sites)

@@ -296,14 +296,16 @@ def _run(args: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell without job control starts processes that ignore SIGINT
         signal.signal(number, signal.default_int_handler)
-    folder = _run_folder(args)
+    folder, settings = _run_folder(args), FederationSettings.read(args.folder)
     try:
-        model, evaluation = run(FederationSettings.read(args.folder), folder)
+        model, evaluation = run(settings, folder)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Nothing is asked any more. The same command continues the run in {folder}.") from None
     cost = model.communication_
     kilobytes = f"{cost.bytes_up / 1e3:.1f} kB up and {cost.bytes_down / 1e3:.1f} kB down"
     print(f"\n{result_text(model)}\nThe fit took {cost.rounds} messages, {kilobytes} per site.\n")
+    if settings.summary and (summary := vars(model).get("_summary")) is not None:
+        print(f"The standard errors took {summary.communication.rounds} more.\n")
     if evaluation is not None:
         print(f"{evaluation}\n")
     print(f"Run folder: {folder}" + (", with report.html" if (folder / "report.html").exists() else ""))

@@ -37,7 +37,12 @@ def add_commands(commands: Commands) -> None:
         metavar="COL",
         help="column of the time of the event, or until which the row was followed",
     )
-    add("--event", required=True, metavar="COL", help="column that is 1 where the event happened and 0 where not")
+    add("--event", required=True, metavar="COL", help="column of whether the event happened: 0 and 1, or two words")
+    add(
+        "--positive-class",
+        metavar="VALUE",
+        help="value of --event where it happened (default: 1, true; of no and yes, yes)",
+    )
     add("--entry", metavar="COL", help="column of the time from which the row was followed, if not 0")
     add("--times", required=True, metavar="TIMES", help="agreed times: 12,24,36 or START:STOP:STEP")
     add("--by", metavar="COL", help="column of groups: words, or 0 and 1")
@@ -60,7 +65,10 @@ def survival(args: argparse.Namespace) -> int:
             check_writable(args.figure.parent, f"--figure {args.figure}")
         with working("reading"):
             features = None if args.by is None else [args.by]
-            sites = data.from_files(args.paths, label, features, site=args.site, schema="auto", weight=args.weight)
+            sites = data.from_files(
+                args.paths, label, features, site=args.site, schema="auto", weight=args.weight, events=True,
+                positive_class=args.positive_class,
+            )  # fmt: skip
         with working("adding up"):
             curves = compfed.kaplan_meier(sites, times=times, by=args.by)
         if args.figure is not None:

@@ -22,6 +22,7 @@ from compfed.data.table_problems import Problems, quoted
 from compfed.errors import InputError
 from compfed.schema import (
     MISSING_LEVEL,
+    NEGATIVE_WORDS,
     CategoricalColumn,
     Column,
     Label,
@@ -251,22 +252,44 @@ def _labels(
         return None
     if label.classes is None and (len(parts) > 1 or parts[0][1].is_numeric or not word_labels):
         out = f"{unlabelled} Mend labels that are no numbers" + (
-            f"; {WORD_LABELS}." if way_out else ", or name the classes in the schema."
+            f"; {WORD_LABELS}."
+            if way_out
+            else ", or name the classes in the schema."
+            if isinstance(label.column, str)
+            else ". Of survival data the schema may name the two values of the last column: events = ['no', 'yes'] under [label]."
         )
-        found = [_numbers(table, name, raw, "refuse", problems, out) for name, raw in parts]
+        found = [
+            _numbers(table, name, raw, "refuse", problems, out)
+            for name, raw in parts[: len(parts) - bool(label.events)]
+        ]
+        if label.events is not None:
+            found.append(_codes(table, *parts[-1], label.events, problems, unlabelled))
         return found[0] if isinstance(label.column, str) else np.column_stack(found)
     name, raw = parts[0]
-    words, missing = raw.words(), raw.missing
+    if label.classes is None:
+        words, missing = raw.words(), raw.missing
+        _check_labelled(table, name, missing, problems, unlabelled)
+        return words[~missing].astype(str) if missing.any() else words.astype(str)
+    return _codes(table, name, raw, label.classes, problems, unlabelled)
+
+
+def _check_labelled(table: RawTable, name: str, missing: np.ndarray, problems: Problems, unlabelled: str) -> None:
     if missing.any():
         problems.add(
             f"{table.name}: column {name!r} has no label on {table.place(np.flatnonzero(missing))}", BLANKS, name,
             unlabelled,
         )  # fmt: skip
-    if label.classes is None:
-        return words[~missing].astype(str) if missing.any() else words.astype(str)
-    codes = codes_of(words, label.classes)
+
+
+def _codes(
+    table: RawTable, name: str, raw: RawColumn, classes: Sequence[Any], problems: Problems, unlabelled: str
+) -> np.ndarray:
+    """The number of the class of each label."""
+    words, missing = raw.words(), raw.missing
+    _check_labelled(table, name, missing, problems, unlabelled)
+    codes = codes_of(words, classes)
     if (unknown := (codes < 0) & ~missing).any():
-        rows, known = np.flatnonzero(unknown), join_names([repr(c) for c in label.classes], most=8)
+        rows, known = np.flatnonzero(unknown), join_names([repr(c) for c in classes], most=8)
         problems.add(
             f"{table.name}: column {name!r} has {quoted(list(dict.fromkeys(words[rows])))} on {table.place(rows)}, not one of the "
             f"classes ({known})", UNKNOWN, name, "Write the classes alike at every site.",
@@ -593,6 +616,47 @@ def with_positive_class(schema: Schema, event: object) -> Schema:
             f"positive_class={event!r} is not a class of {schema.label.column!r}. Give {join_names(list(map(_shown, classes)), ' or ')}."
         )
     return replace(schema, label=replace(schema.label, classes=(classes[1 - at], classes[at])))
+
+
+def with_events(schema: Schema, tables: Sequence[RawTable], event: object) -> Schema:
+    """The schema with the two values of the last column of labels as 0 and 1: survival data.
+
+    `event` is the value that means that the event happened; None for 1, or for the other one of no, false or the like.
+    """
+    assert schema.label is not None
+    name = schema.label.column[-1]
+    parts = [raw for table in tables if (raw := table.columns.get(name)) is not None]
+    found = sorted_levels(set().union(*(raw.words()[~raw.missing].tolist() for raw in parts)))
+    if event is None and {_value(word) for word in found} <= {0.0, 1.0}:
+        return schema
+    shown = join_names([repr(word) for word in found], " and ", most=8)
+    if len(found) > 2:
+        raise InputError(
+            f"the column {name!r} says whether the event happened, and has {len(found)} values: {shown}. Give a column of two: 1 where it "
+            "happened and 0 where not."
+        )
+    if event is None and [word.casefold() in NEGATIVE_WORDS for word in found] != [True, False]:
+        raise InputError(
+            f"the column {name!r} says whether the event happened, and has {shown}. Say which is the event, such as "
+            f"positive_class={found[-1]!r}."
+        )
+    at = len(found) - 1 if event is None else int(codes_of(np.array([str(event)], object), found)[0])
+    if at < 0:
+        raise InputError(
+            f"positive_class={event!r} is not a value of the column {name!r} of events, which has {shown}."
+        )
+    other = found[1 - at] if len(found) > 1 else f"not {found[at]}"
+    return replace(schema, label=replace(schema.label, events=(other, found[at])))
+
+
+def events_as_numbers(table: RawTable, schema: Schema) -> RawTable:
+    """The table with 0 and 1 in the column of events, whatever words are there: its schema names both."""
+    if schema.label is None or schema.label.events is None:
+        return table
+    name = schema.label.column[-1]
+    raw = table.columns[name]
+    codes = codes_of(raw.words(), schema.label.events).astype(float)
+    return replace(table, columns={**table.columns, name: RawColumn(np.where(codes < 0, np.nan, codes))})
 
 
 def _shown(label: object) -> str:

@@ -27,6 +27,7 @@ from compfed.data.encoding import (
     propose,
     resolve,
     select_columns,
+    with_events,
     with_positive_class,
 )
 from compfed.data.frames import as_schema, text_columns
@@ -64,6 +65,7 @@ def from_files(
     offset: str | None = None,
     stratum: str | None = None,
     positive_class: object = None,
+    events: bool = False,
     dates: Mapping[str, str] | None = None,
     keep: Names = (),
     unlabelled: Literal["refuse", "drop"] = "refuse",
@@ -99,6 +101,9 @@ def from_files(
     positive_class : optional
         The class of the label that is the event: the coefficients are those of its log-odds. By default the last one; of two such as
         no and yes, yes. With ``schema="auto"``; a Schema says it by the order of its classes.
+    events : bool, default=False
+        Whether the last column of `label` says if an event happened (survival data): its two values become 0 and 1. The event is
+        `positive_class`; by default 1, true, or yes of no and yes. With ``schema="auto"``; a Schema names both as ``events``.
     dates : dict of str to str, optional
         Columns of dates to use with ``schema="auto"``, which leaves others out: "year", or a date such as "2019-03-01" to count the
         days from.
@@ -183,7 +188,9 @@ def from_files(
     for name, meaning in (dates or {}).items():
         check_date_meaning(meaning, f"dates={name!r}")
     used = _chosen_schema(schema, given, [part for _, part, _ in parts], label, [site] if site else [], columns)
-    if positive_class is not None:
+    if events and schema == "auto":
+        used = with_events(used, tables, positive_class)
+    elif positive_class is not None:
         used = with_positive_class(used, positive_class)
     way_out = f"{AUTO}, or leave the column out with drop=." if schema is None else None
     encoded = encode_all(tables, used, way_out=way_out, unlabelled=f"{DROP[:-1]}, or say unlabelled='drop'.")

@@ -45,6 +45,7 @@ from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs import scores
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
 from compfed.estimators.programs.inference import ERRORS, Inferred, infer, is_penalised
+from compfed.estimators.programs.likelihood import Likelihood
 from compfed.estimators.programs.plan import plan_fit, plan_scores, plan_summary, said_about
 from compfed.estimators.summary import REFIT, UNPENALISED, Summary, make_summary
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
@@ -579,17 +580,11 @@ class FederatedModel(BaseEstimator):
         """
         check_is_fitted(self)
         me = f"{type(self).__name__}.summary"
-        check_choice(se, f"{me}: se", ERRORS)
         check_choice(weights, f"{me}: weights", ("frequency", "sampling"))
         check_bool(refit, f"{me}: refit")
         if not is_number(level) or not 0 < level < 1:
             raise InputError(f"{me}(level={level!r}): level must be a number between 0 and 1, such as 0.95.")
-        labels = Labels(getattr(self, "classes_", None), None, np.ones(1))
-        likelihood = self.family().likelihood(labels)
-        if se != "model" and not likelihood.is_sum_over_rows:
-            raise InputError(
-                f'{me}(se={se!r}): a partial likelihood is no sum over rows, which robust errors need. Take se="model".'
-            )
+        likelihood = self._check_summary(se)
         if (last := vars(self).get("_last_fit")) is None:
             raise InputError(
                 f"{me} asks the sites for the Hessian at the optimum, and a model that was read from a file or copied does not know them. "
@@ -622,7 +617,19 @@ class FederatedModel(BaseEstimator):
         )  # fmt: skip
         return self._summary
 
+    def _check_summary(self, se: str) -> Likelihood:
+        """The likelihood that `summary` describes; refuses a kind of standard errors, or an estimator, that has none."""
+        me = f"{type(self).__name__}.summary"
+        check_choice(se, f"{me}: se", ERRORS)
+        likelihood = self.family().likelihood(Labels(getattr(self, "classes_", None), None, np.ones(1)))
+        if se != "model" and not likelihood.is_sum_over_rows:
+            raise InputError(
+                f'{me}(se={se!r}): a partial likelihood is no sum over rows, which robust errors need. Take se="model".'
+            )
+        return likelihood
+
     _estimates_theta = False
+    evaluates_folds = True  # is there an `evaluate(cv=...)`?
 
     def _checks_refit(self, me: str, fitted: Fitted, refit: bool) -> bool:
         """Whether the summary is of a refit; refuses fits that have no standard errors of their own."""

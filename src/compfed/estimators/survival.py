@@ -20,6 +20,7 @@ from compfed._utils.validation import check_choice, check_numbers
 from compfed.data import Sites
 from compfed.data.adapter import Column, Frame, as_column, as_frame
 from compfed.data.columns import as_floats, read_frame, take_column
+from compfed.data.encoding import codes_of
 from compfed.errors import InputError, RunWarning
 from compfed.estimators import table as tables
 from compfed.estimators.base import BoundedModel, estimator, first
@@ -36,6 +37,8 @@ from compfed.federation.server.program import Federation, is_federation, run_pro
 from compfed.federation.site.at_risk import ordered_pairs
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import CoxPartialLikelihood
+from compfed.report.words import HOW
+from compfed.schema import sorted_levels
 from compfed.solvers.auto import check_site_loss_method
 from compfed.splits import LEAVE_ONE_OUT
 
@@ -76,6 +79,8 @@ class SurvivalEvaluation:
     concordant, discordant, same : float
         Pairs of rows of one site, in a stratum, of which one had an event while the other was at risk: the larger risk was that of the
         event, the smaller, or both were the same. Under a policy each site rounds them to multiples of its rows.
+    how : str
+        Which model scored which rows.
     communication : Communication
     """
 
@@ -83,6 +88,7 @@ class SurvivalEvaluation:
     discordant: float
     same: float
     communication: Communication
+    how: str = "as given"
 
     @property
     def concordance(self) -> float:
@@ -93,11 +99,20 @@ class SurvivalEvaluation:
     def to_dict(self) -> dict[str, Any]:
         """The evaluation as plain data."""
         pairs = {"concordant": self.concordant, "discordant": self.discordant, "same": self.same}
-        return {"kind": "survival", "concordance": self.concordance, "pairs": pairs}
+        cost = self.communication
+        took = {"rounds": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
+        return {
+            "kind": "survival",
+            "how": self.how,
+            "concordance": self.concordance,
+            "pairs": pairs,
+            "communication": took,
+        }
 
     def __str__(self) -> str:
         pairs = self.concordant + self.discordant + self.same
-        return f"Concordance (Harrell's C): {self.concordance:.4f}, of {pairs:,.0f} pairs of rows within sites."
+        how = HOW.get(self.how, self.how)
+        return f"Concordance (Harrell's C): {self.concordance:.4f}, of {pairs:,.0f} pairs of rows within sites; {how}."
 
 
 @estimator
@@ -163,6 +178,7 @@ class FederatedCox(BoundedModel):
     times: npt.ArrayLike | None = None
     baseline: str = "site"
 
+    evaluates_folds = False
     fit_intercept: ClassVar[bool] = False
     site_effects: ClassVar[str | None] = None
 
@@ -300,7 +316,7 @@ class FederatedCox(BoundedModel):
         offset: Offset = None,
         columns: Sequence[str] | None = None,
     ) -> CheckedTable:
-        y = survival_labels(type(self).__name__, X, y)[1]
+        y = survival_labels(type(self).__name__, X, y, self._events())[1]
         found = super()._checked_table(X, y, sites, sample_weight, offset, columns)
         return found if self._given_strata is None else replace(found, strata=self._strata(found.length))
 
@@ -325,6 +341,11 @@ class FederatedCox(BoundedModel):
             return found
         words = found.raw.columns[column].words().astype(str)
         return replace(found, strata=np.unique(words, return_inverse=True)[1])
+
+    def _events(self) -> tuple[Any, Any] | None:
+        """The words of the events in tables like that of the fit, if its schema has some."""
+        label = getattr(getattr(self, "schema_", None), "label", None)
+        return None if label is None else label.events
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         """Times and events, checked at once; the sites check their own again."""
@@ -398,7 +419,7 @@ class FederatedCox(BoundedModel):
         me, given = type(self).__name__, self._given_strata
         outcome: Any = y
         if y is not None and not is_federation(X) and not isinstance(X, Sites):
-            X, outcome = survival_labels(me, tables.as_rows(me, X), y)
+            X, outcome = survival_labels(me, tables.as_rows(me, X), y, self._events())
         if isinstance(strata, str):
             X, strata = take_column(as_frame(X), "strata", strata)
         self._given_strata = strata
@@ -425,7 +446,7 @@ class FederatedCox(BoundedModel):
         offset: Offset = None,
     ) -> float:
         """Harrell's concordance of rows that are here, as those of one site: 1 is perfect, 0.5 is chance."""
-        labels = survival_labels(type(self).__name__, tables.as_rows(type(self).__name__, X), y)[1]
+        labels = survival_labels(type(self).__name__, tables.as_rows(type(self).__name__, X), y, self._events())[1]
         z = self.predict(X, offset)
         found = ordered_pairs(labels[:, -2], labels[:, -1] > 0, z, np.zeros(len(z)))
         concordant, discordant, same = found.tolist()
@@ -481,15 +502,18 @@ class FederatedCoxCV(CrossValidated, FederatedCox):
 # --- labels ---
 
 
-def survival_labels(name: str, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-    """X without the columns of y that were given by name, and y as (time, event) or (entry, time, event), in numbers."""
+def survival_labels(name: str, X: Any, y: Any, events: tuple[Any, Any] | None = None) -> tuple[Any, np.ndarray]:
+    """X without the columns of y that were given by name, and y as (time, event) or (entry, time, event), in numbers.
+
+    `events` are the words of a schema for no event and the event.
+    """
     if isinstance(y, str):
         raise InputError(f"{name}: y={y!r} is one column; a Cox model needs time and event: y=('time', 'event').")
     if isinstance(y, (tuple, list)) and len(y) in (2, 3) and all(isinstance(part, str) for part in y):
         found = []
         for part in y:
             X, column = take_column(as_frame(X), "y", part)
-            found.append(_numbers(name, part, column))
+            found.append(_happened(name, part, column, events) if part == y[-1] else _numbers(name, part, column))
         return X, np.column_stack(found)
     values: Any = y
     if getattr(getattr(values, "dtype", None), "names", None):
@@ -499,7 +523,10 @@ def survival_labels(name: str, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         tables.check_rows(name, X, cast(Any, y), None, None)
         if len(frame.columns) not in (2, 3):
             raise InputError(f"{name}: y has {len(frame.columns)} columns. {WAY_OUT}")
-        return X, np.column_stack([_numbers(name, str(c), frame[c]) for c in frame.columns])
+        *times, last = frame.columns
+        return X, np.column_stack(
+            [*(_numbers(name, str(c), frame[c]) for c in times), _happened(name, str(last), frame[last], events)]
+        )
     found = np.asarray(values)
     if found.ndim != 2 or found.shape[1] not in (2, 3):
         raise InputError(f"{name}: y has shape {found.shape}. {WAY_OUT}")
@@ -511,6 +538,22 @@ def _numbers(name: str, label: str, column: Column) -> np.ndarray:
     if column.missing.any():
         raise InputError(f"{name}: column {label!r} of y has no value in some rows. Drop these rows.")
     return values.astype(float) if values.dtype.kind == "b" else as_floats(column, f"{name}: y, column {label!r}")
+
+
+def _happened(name: str, label: str, column: Column, events: tuple[Any, Any] | None) -> np.ndarray:
+    """Whether the event happened, as 0 and 1: from numbers, truth values, or the words of a schema."""
+    values = column.values
+    if values.dtype.kind in "OUT" and not column.missing.any():
+        words = np.array([str(value) for value in values.tolist()], object)
+        if events is not None and (codes := codes_of(words, events)).min(initial=0) >= 0:
+            return codes.astype(float)
+        if not set(words.tolist()) <= {"0", "1", "True", "False"}:
+            found = sorted_levels(set(words.tolist()))
+            raise InputError(
+                f"{name}: y, column {label!r}, has {join_names([repr(word) for word in found])}; the event is 1 or True, and 0 or False "
+                f"where it did not happen. Give such a column, as of frame[{label!r}] == {found[-1]!r}."
+            )
+    return _numbers(name, label, column)
 
 
 def _of_structured(name: str, y: np.ndarray) -> np.ndarray:

@@ -125,7 +125,9 @@ def run(settings: FederationSettings, folder: Path) -> tuple[FederatedModel, Eva
                 if note := hessian_note(federation.names, federation.enrolments):
                     log.lines.append(f"  ! {note}")
                 model = settings.new_estimator().fit_federation(federation)
-                save_model(model, folder)  # an evaluation may be refused
+                save_model(model, folder)  # what follows may be refused
+                if settings.summary:
+                    _summarise(model, federation, settings.summary)
                 evaluation = _evaluate(model, federation, settings.evaluate) if settings.evaluate else None
             write_run(model, folder, config, evaluation)
         except OSError as problem:
@@ -144,13 +146,23 @@ def run(settings: FederationSettings, folder: Path) -> tuple[FederatedModel, Eva
         return model, evaluation
 
 
+def _summarise(model: FederatedModel, federation: RemoteFederation, errors: str) -> None:
+    """Ask for the standard errors of a model, of a penalised fit by its refit; a line for the operator where a site refuses them."""
+    try:
+        model.summary(se=errors, refit=True)
+    except NoReply:
+        raise
+    except InputError as problem:
+        federation.run_log.lines.append(f"  ! The model is saved; it has no standard errors: {problem}")
+
+
 def _evaluate(model: FederatedModel, federation: RemoteFederation, folds: bool | int) -> Evaluation | None:
     """The evaluation of a model, by models without their fold or, with True, on the rows it was fitted to.
 
     None, and a line for the operator, where a site refuses it.
     """
     try:
-        return model.evaluate(federation, cv=None if folds is True else folds)
+        return model.evaluate(federation) if folds is True else model.evaluate(federation, cv=folds)
     except NoReply:
         raise
     except InputError as problem:

@@ -21,6 +21,7 @@ from compfed._utils.text import join_names
 from compfed._utils.validation import check_bool, check_int, check_positive
 from compfed.errors import InputError
 from compfed.network import keys
+from compfed.report.words import ERRORS
 
 if TYPE_CHECKING:
     from compfed.estimators.base import FederatedModel
@@ -157,6 +158,9 @@ class FederationSettings:
     evaluate : bool or int, default=False
         Whether a run also measures how well its model predicts the rows that it was fitted to. A number K: by K fits without
         a fold each, so that every row is scored by a model that has not seen it.
+    summary : str, default=""
+        Standard errors that a run asks for after its fit: "model", "HC0", "HC1" or "cluster"; "" for none. Of a penalised fit they are
+        those of a refit, naive after selection.
     why : str, default=""
         The reason for computing in full what would release more numbers than a rule may approve; a person at each site reads it.
         Without one a choice of alpha takes a cheaper way where there is one.
@@ -178,6 +182,7 @@ class FederationSettings:
     parameters: dict[str, object] = field(default_factory=dict)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     evaluate: bool | int = False
+    summary: str = ""
     why: str = ""
 
     @classmethod
@@ -186,7 +191,8 @@ class FederationSettings:
         path = Path(path)
         path = path / "federation.toml" if path.is_dir() else path
         given = read_toml(path, "Give the folder of `compfed federation new DIR`.")
-        check_table(given, ("estimator", "parameters", "evaluate", "why", "network", "retry", "site"), str(path))
+        known = ("estimator", "parameters", "summary", "evaluate", "why", "network", "retry", "site")
+        check_table(given, known, str(path))
         network = check_table(given.get("network", {}), ("superlink", "listen", "keys"), f"{path}, [network]")
         if "superlink" not in network:
             raise InputError(f"{path}, [network]: 'superlink' is missing: the address that sites dial, HOST:PORT.")
@@ -199,10 +205,10 @@ class FederationSettings:
             path.absolute(), check_text(given.get("estimator"), f"{path}: estimator"), _sites(path, given.get("site", [])),
             str(network["superlink"]), parse_address(listen, f"{path}: listen"), path.parent.absolute() / folder, parameters,
             read_numbers(RetryPolicy, retry, path), _check_evaluate(given.get("evaluate", False), f"{path}: evaluate"),
-            _check_why(given.get("why", ""), f"{path}: why"),
+            _check_summary(given.get("summary", False), f"{path}: summary"), _check_why(given.get("why", ""), f"{path}: why"),
         )  # fmt: skip
         if check_estimator:
-            settings.new_estimator()
+            settings.check_steps(settings.new_estimator())
         return settings
 
     @property
@@ -266,6 +272,22 @@ class FederationSettings:
         check_table(self.parameters, [*cls().get_params()], f"{self.path}, [parameters]")
         return cls(**self.parameters)
 
+    def check_steps(self, model: FederatedModel) -> None:
+        """Refuse before the fit what this estimator does not have after it."""
+        from compfed.estimators.programs.inference import check_clusters
+
+        if self.summary:
+            try:
+                model._check_summary(self.summary)
+                check_clusters(self.summary, len(self.names))
+            except InputError as problem:
+                raise InputError(f"{self.path}: summary = {self.summary!r}: {problem}") from None
+        if self.evaluate is not False and self.evaluate is not True and not model.evaluates_folds:
+            raise InputError(
+                f"{self.path}: evaluate = {self.evaluate}: {type(model).__name__} is evaluated by its concordance on all rows, not by "
+                "folds. Write evaluate = true or evaluate = false."
+            )
+
     def resolved(self) -> dict[str, object]:
         """Everything that a run was started with, for its folder, without any private key."""
         return {
@@ -312,6 +334,15 @@ def _check_why(value: object, where: str) -> str:
 def _check_evaluate(value: object, where: str) -> bool | int:
     """True, false, or a number of folds."""
     return check_int(value, where, 2) if isinstance(value, int) and value > 1 else check_bool(value, where)
+
+
+def _check_summary(value: object, where: str) -> str:
+    """The standard errors that a run asks for; "" for none."""
+    if value is True or value is False:
+        return "model" if value else ""
+    if value not in ERRORS:
+        raise InputError(f"{where} = {value!r} must be {join_names([repr(name) for name in ERRORS])}, true or false.")
+    return str(value)
 
 
 def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0.0.1:8443") -> Path:

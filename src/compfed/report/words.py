@@ -29,7 +29,8 @@ ERRORS = {  # where standard errors come from
     "cluster": "robust, clustered by site",
 }
 MEASURES = {  # of an evaluation, the most telling first
-    "auc": "AUC", "r2": "R²", "deviance_explained": "deviance explained", "brier": "Brier score", "log_loss": "log-loss",
+    "auc": "AUC", "concordance": "concordance (Harrell's C)", "r2": "R²", "deviance_explained": "deviance explained",
+    "brier": "Brier score", "log_loss": "log-loss",
     "rmse": "RMSE", "mae": "mean absolute error", "mean_loss": "mean loss", "calibration_slope": "calibration slope",
     "calibration_intercept": "calibration intercept", "calibration_in_the_large": "calibration in the large",
     "sensitivity": "sensitivity", "specificity": "specificity", "ppv": "positive predictive value",
@@ -37,6 +38,7 @@ MEASURES = {  # of an evaluation, the most telling first
 }  # fmt: skip
 MEANINGS = {
     "auc": "the chance that a row with the event gets a higher risk than one without; ties count half",
+    "concordance": "the share of pairs of rows, of one site and stratum, whose events came in the order of their risks; ties count half",
     "r2": "the share of the variance that is explained; below 0, the mean outcome predicts better",
     "brier": "the mean squared error of the predicted risks; 0 is perfect",
 }

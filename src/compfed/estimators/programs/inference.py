@@ -118,6 +118,11 @@ def check_request(prepared: PreparedProblem, errors: str, sampling: bool, theta:
             "summary: weights='sampling' has no model-based standard errors. Take se='HC0' or se='HC1', or weights='frequency' where a "
             "row of weight 2 stands for two rows."
         )
+    check_clusters(errors, sites)
+
+
+def check_clusters(errors: str, sites: int) -> None:
+    """Refuse errors that are clustered by site where there are few sites."""
     if errors == "cluster" and sites < CLUSTERS:
         raise InputError(
             f"summary: se='cluster' needs at least {CLUSTERS} sites; there are {sites}. With few sites a colluding one can compute the "

@@ -89,12 +89,13 @@ def fit_common(
     federation: Federation, options: FitOptions, alpha: float, grid: np.ndarray, ties: str
 ) -> Program[Fitted]:
     """The minimiser with one baseline hazard for all sites, on an agreed grid of times: one message for each trial."""
-    summary = yield from describe_sites(federation, options)
     if any(e.min_rows > 1 for e in federation.enrolments):
         raise InputError(
-            "baseline='common' needs sums of matrices at every time, which rest on the rows of a few events: sites with a "
-            "disclosure policy do not give them. Take baseline='site', which needs none."
+            "baseline='common' asks every site for a matrix at each time, and that of a time with one event is the row of the event: sites "
+            "with a disclosure policy refuse it. Take baseline='site', R's strata(site), which asks for no time: where the sites have a "
+            "common baseline, it estimates the same hazard ratios. Only sites without a policy (enforce = false) can take part otherwise."
         )
+    summary = yield from describe_sites(federation, options)
     if summary.width > MAX_COMMON:
         raise InputError(
             f"baseline='common' is for at most {MAX_COMMON} columns, as every time has a matrix; there are {summary.width}. Take "

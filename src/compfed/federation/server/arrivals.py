@@ -105,7 +105,8 @@ def _table_facts(e: Enrolment) -> None:
     for column in e.table_schema.columns.values() if e.schema else ():
         words += column.levels if isinstance(column, CategoricalColumn) else ()
     label = e.table_schema.label
-    words += [c for c in (label.classes or () if e.schema and label is not None else ()) if type(c) is str]
+    named = (*(label.classes or ()), *(label.events or ())) if e.schema and label is not None else ()
+    words += [c for c in named if type(c) is str]
     rows = (e.table_schema.weight, e.table_schema.offset, e.table_schema.stratum) if e.schema else ()
     for word in [*words, *(name for name in rows if name is not None)]:
         if not 1 <= len(word) <= MAX_NAME or not is_printable(word):

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from compfed._utils.validation import check_magnitudes, check_sample_weight, check_unmasked
+from compfed.data.encoding import events_as_numbers
 from compfed.data.raw_table import RawColumn, RawTable, used_columns
 from compfed.errors import InputError
 from compfed.federation.codec import IN_THIS_PROCESS, digest
@@ -198,7 +199,7 @@ class Rows:
     def table(self) -> RawTable:
         """The table as it is in its file; of a site without one its encoded columns, and its labels last."""
         if self.file.raw is not None and self.file.proposed is not None:
-            return used_columns(self.file.raw, self.file.proposed)
+            return events_as_numbers(used_columns(self.file.raw, self.file.proposed), self.file.proposed)
         return _table_of_numbers(self)
 
     # --- subsets ---

@@ -189,7 +189,7 @@ def table_facts(site: Site) -> TableFacts:
         return TableFacts("", None, np.empty(0, np.int32), np.empty(0, bool), np.empty(0, bool))
     schema, classes, rare = public_schema(site)
     names = [*schema.columns, *label_names(schema)]
-    columns = [site.rows.file.raw.columns[name] for name in names]
+    columns = [site.rows.table.columns[name] for name in names]
     used = site.rows.used
     largest = [float(np.nanmax(np.abs(c.values[used]), initial=0.0)) if c.is_numeric else 0.0 for c in columns]
     missing = np.array([bool(c.missing[used].any()) for c in columns], bool)
