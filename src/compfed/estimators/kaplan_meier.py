@@ -18,6 +18,7 @@ from compfed.data.adapter import as_frame
 from compfed.data.columns import take_column
 from compfed.errors import InputError
 from compfed.estimators import table as tables
+from compfed.estimators.programs.plan import announce, plan_at_risk
 from compfed.estimators.programs.survival import ask_at_risk
 from compfed.estimators.survival import FederatedCox, survival_labels
 from compfed.estimators.table import Features, RowWeights, SchemaLike, SiteOfRows
@@ -177,6 +178,8 @@ def kaplan_meier(
     federation = _federation(X, y, by, sites, sample_weight, schema)
     columns, names = _groups(federation, by)
     objective = ObjectiveSpec(CoxPartialLikelihood(), columns=np.empty(0, int))
+    asked, options = {"times": grid, "by": by}, FederatedCox().fit_options()
+    announce(federation, plan_at_risk(federation, "kaplan_meier", asked, options, len(grid), len(names)))
     found, cost = run_program(federation, ask_at_risk(objective, np.empty(0), grid, columns))
     events, at = found.events, found.at_risk
     survival, low, high = _curves(events, at)

@@ -28,6 +28,7 @@ from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs import survival
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, FitOptions, Fitted, Labels
 from compfed.estimators.programs.likelihood import Likelihood, PartialLikelihood
+from compfed.estimators.programs.plan import announce, plan_at_risk
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.queries.at_risk import MAX_TIMES
@@ -423,6 +424,7 @@ class FederatedCox(BoundedModel):
             raise InputError(f"{me}: the sites have other columns than the model, which has {width}.")
         scaling = FeatureScaling(np.zeros(width), np.ones(width), False)
         objective = ObjectiveSpec(CoxPartialLikelihood(ties=self.ties), scaling)
+        announce(federation, plan_at_risk(federation, f"{me}.evaluate", {}, self.fit_options(), 1, pairs=True))
         found, cost = run_program(federation, survival.ask_at_risk(objective, coef, np.array([1.0]), pairs=True))
         concordant, discordant, same = found.pairs.tolist()
         return SurvivalEvaluation(concordant, discordant, same, cost)

@@ -258,6 +258,18 @@ def plan_summary(
     return _stated(federation, found, fits + (2 + THETAS) * sizes.model + 3 * sizes.hessian, sizes.model)
 
 
+def plan_at_risk(
+    federation: Federation, kind: str, parameters: Mapping[str, Any], options: FitOptions, times: int, groups: int = 1,
+    pairs: bool = False,
+) -> Plan:  # fmt: skip
+    """Events and rows at risk of some groups at agreed times, and pairs: one message, which is repeated where a risk is large."""
+    found = Plan(Stated(kind, shown(parameters)), options)
+    if not counts(federation):
+        return found
+    numbers = 1 + 2 * times * groups + 3 * pairs
+    return _stated(federation, found, numbers, numbers)
+
+
 def counts(federation: Federation) -> bool:
     """Whether its sites count what leaves: those of a network do, a rehearsal does not."""
     return hasattr(federation, "state")
