@@ -106,7 +106,10 @@ def test_a_cox_model_has_the_bits_of_one_process_under_the_default_policy_and_ma
     np.testing.assert_array_equal(there.standard_errors, here.standard_errors)
     np.testing.assert_array_equal(there.covariance, here.covariance)
     assert 0 < there.rounding < 1e-3
-    free = model.fit_federation(exact(furnish(tmp_path / "free", sites("survival")))).summary()
+    paths = furnish(tmp_path / "free", sites("survival"))
+    free = model.fit_federation(exact(paths)).summary()
+    pairs = [model.evaluate(f, cv=3).to_dict()["pairs"] for f in (exact(paths), remote(paths)[0])]
+    assert pairs[0] == pairs[1]
     np.testing.assert_allclose(there.standard_errors, free.standard_errors, rtol=there.rounding)
 
 
