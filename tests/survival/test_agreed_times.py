@@ -108,7 +108,7 @@ def test_a_concordance_by_folds_is_of_models_that_have_not_seen_the_rows(name, a
     found = cf.FederatedCox(alpha=alpha).fit_federation(federation).evaluate(federation, cv=folds, seed=3)
     X, y, site = (np.concatenate([part[t.site == s] for s in sites]) for part in (t.X, t.y, t.site))
     expected = np.zeros(3)
-    for split in cv_splits(folds, 3, [np.count_nonzero(t.site == s) for s in sites], False):
+    for split in cv_splits(folds, 3, [int(np.sum(t.site == s)) for s in sites], False):
         held = np.concatenate([one.rows.weights_of(split) > 0 for one in federation.sites])
         if alpha:
             coef = cf.FederatedCox(alpha=alpha).fit(X[~held], y[~held], sites=site[~held]).coef_

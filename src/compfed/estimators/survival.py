@@ -446,7 +446,7 @@ class FederatedCox(BoundedModel):
         seed = check_int(seed, f"{me}.evaluate: seed", 0)
         if self.baseline != "site":
             raise InputError(f"{me}.evaluate(cv={folds}) is for baseline='site'. Leave out cv.")
-        alpha = float(self.alpha_ if hasattr(self, "alpha_") else self.alpha)
+        alpha = float(getattr(self, "alpha_", self.get_params(deep=False).get("alpha", 0.0)))
         options, width = self._options_to_repeat(), len(self.coef_)
         announce(federation, plan_scores(federation, f"{me}.evaluate", options, 0, folds, False))
         program = survival.pairs_of_folds(federation, options, alpha, objective, width, folds, seed)
