@@ -106,7 +106,10 @@ def test_a_cox_model_has_the_bits_of_one_process_under_the_default_policy_and_ma
     np.testing.assert_array_equal(there.standard_errors, here.standard_errors)
     np.testing.assert_array_equal(there.covariance, here.covariance)
     assert 0 < there.rounding < 1e-3
-    free = model.fit_federation(exact(furnish(tmp_path / "free", sites("survival")))).summary()
+    paths = furnish(tmp_path / "free", sites("survival"))
+    free = model.fit_federation(exact(paths)).summary()
+    pairs = [model.evaluate(f, cv=3).to_dict()["pairs"] for f in (exact(paths), remote(paths)[0])]
+    assert pairs[0] == pairs[1]
     np.testing.assert_allclose(there.standard_errors, free.standard_errors, rtol=there.rounding)
 
 
@@ -193,3 +196,42 @@ def test_a_run_over_processes_has_the_standard_errors_of_one_process(tmp_path):
     here = cf.FederatedLogisticRegression(alpha=0)
     here.fit_federation(exact([federation.site_folder(name) / "site.toml" for name in federation.names]))
     assert found["standard_errors"] == here.summary().standard_errors.tolist()
+
+
+def test_a_person_approves_the_concordance_and_the_curves_of_a_survival_analysis(tmp_path, monkeypatch):
+    """Each step states how many numbers leave: no more than that do."""
+    monkeypatch.setattr(server, "PENDING_PAUSE", 0.0)
+    table, times = sites("survival"), [0.3, 0.6, 1.0]
+    paths = furnish(tmp_path / "sites", table, "", "", secure_sum=True, counted=True)
+    for path in paths:
+        path.write_text(path.read_text().replace("by_rule = true", "by_rule = false"))
+    federation, link = remote(paths)
+    approving(link)
+    model = cf.FederatedCox().fit_federation(federation)
+    steps: dict[str, Callable[[], Any]] = {
+        "FederatedCox.evaluate": lambda: model.evaluate(federation),
+        "kaplan_meier": lambda: cf.kaplan_meier(federation, times=times),
+    }
+    found = {}
+    for kind, compute in steps.items():
+        before = federation.numbers
+        found[kind] = compute()
+        stated = json.loads(federation.sentence)
+        assert stated["kind"] == kind
+        assert 6 <= federation.numbers - before <= stated["numbers"]
+    (here, there) = (cf.FederatedCox().fit_federation(f) for f in (exact(paths), federation))
+    assert here.evaluate(exact(paths)).to_dict()["pairs"] == there.evaluate(federation).to_dict()["pairs"]
+    np.testing.assert_array_equal(found["kaplan_meier"].survival, cf.kaplan_meier(exact(paths), times=times).survival)
+    names = [words for asked in SiteSettings.read(paths[0]).approvals().all() for words in asked.words]
+    assert any("kaplan_meier" in words for words in names)
+
+
+def test_a_run_of_a_cox_model_evaluates_it(run, tmp_path):
+    """`evaluate = true` is what a new federation.toml has."""
+    paths = furnish(tmp_path / "sites", sites("survival"), "", "", secure_sum=True)
+    _, found = run(paths, 'estimator = "FederatedCox"\nsummary = true\nevaluate = true\n')
+    model = cf.FederatedCox().fit_federation(exact(paths))
+    assert found.concordance == model.evaluate(exact(paths)).concordance
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Forest plot: hazard ratio" in page
+    assert "optimistic if it was fitted to them" in page

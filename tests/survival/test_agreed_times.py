@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from statsmodels.duration.hazard_regression import PHReg
 from survival_oracles import NAMES, reference, table
 
 import compfed as cf
 from compfed.errors import InputError, RunWarning
 from compfed.federation import DisclosurePolicy, InProcess
+from compfed.federation.queries import AtRisk
+from compfed.federation.server.program import Request
 from compfed.federation.site.at_risk import coarser
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
+from compfed.losses import CoxPartialLikelihood
+from compfed.splits import Fold, cv_splits
 
 AT = np.array([5.0, 10.0, 20.0, 40.0])
 
@@ -87,6 +93,56 @@ def test_concordance_without_pooling_is_that_of_coxph(name):
         assert [pairs.concordant, pairs.discordant, pairs.same] == other[1:4]
         assert alone.score(t.X, t.y) == pytest.approx(other[0])
     assert "Concordance" in str(found)
+
+
+@pytest.mark.parametrize(("name", "alpha"), [("ties", 0.0), ("plain", 0.02), ("lonely", 0.0)])
+def test_a_concordance_by_folds_is_of_models_that_have_not_seen_the_rows(name, alpha):
+    """Pairs counted one by one, within a fold and a site, by statsmodels' fits (or ours) to the rows outside the fold."""
+    t, folds = table(name), 4
+    sites = np.unique(t.site)
+    federation = InProcess(
+        cf.data.from_arrays(
+            [t.X[t.site == s] for s in sites], [t.y[t.site == s] for s in sites], [f"s{s:g}" for s in sites]
+        )
+    )
+    found = cf.FederatedCox(alpha=alpha).fit_federation(federation).evaluate(federation, cv=folds, seed=3)
+    X, y, site = (np.concatenate([part[t.site == s] for s in sites]) for part in (t.X, t.y, t.site))
+    expected = np.zeros(3)
+    for split in cv_splits(folds, 3, [int(np.sum(t.site == s)) for s in sites], False):
+        held = np.concatenate([one.rows.weights_of(split) > 0 for one in federation.sites])
+        if alpha:
+            coef = cf.FederatedCox(alpha=alpha).fit(X[~held], y[~held], sites=site[~held]).coef_
+        else:
+            model: Any = PHReg(y[~held, 0], X[~held], status=y[~held, 1], strata=site[~held].astype(int), ties="efron")
+            coef = model.fit(disp=0).params
+        z = X @ coef
+        for i in np.flatnonzero(held & (y[:, 1] > 0)):
+            later = held & (site == site[i]) & ((y[:, 0] > y[i, 0]) | ((y[:, 0] == y[i, 0]) & (y[:, 1] == 0)))
+            expected += [
+                np.sum(z[later] < z[i] - 1e-9),
+                np.sum(z[later] > z[i] + 1e-9),
+                np.sum(abs(z[later] - z[i]) <= 1e-9),
+            ]
+    assert [found.concordant, found.discordant, found.same] == expected.tolist()
+    assert found.concordance < cf.FederatedCox(alpha=alpha).fit_federation(federation).evaluate(federation).concordance
+    assert "each row by a model without its fold, 4 folds" in str(found)
+
+
+def test_a_concordance_by_folds_needs_sites_without_a_policy():
+    federation = behind_policies()
+    model = cf.FederatedCox().fit_federation(federation)
+    with pytest.raises(InputError, match=r"count pairs over all rows, not over those of a fold\. Leave out cv"):
+        model.evaluate(federation, cv=5)
+    objective, rows = (
+        ObjectiveSpec(CoxPartialLikelihood(), FeatureScaling(np.zeros(4), np.ones(4), False)),
+        Fold(0, 5, 0, np.zeros(4, int), False, held_out=True),
+    )
+    with pytest.raises(InputError, match="would tell others by subtraction"):  # nor do the sites answer another server
+        federation.exchange([Request((AtRisk(objective, model.coef_, np.ones(1), pairs=True, subset=rows),))])
+    chosen = cf.FederatedCoxCV(n_alphas=4, eps=0.1, cv=3).fit_federation(InProcess(clinic_sites()))
+    assert "alpha was chosen on all rows" in str(chosen.evaluate(InProcess(clinic_sites()), cv=3))
+    with pytest.raises(InputError, match="cv"):
+        chosen.evaluate(InProcess(clinic_sites()), cv=1)
 
 
 @pytest.mark.parametrize("name", ["plain", "ties", "truncated", "lonely"])

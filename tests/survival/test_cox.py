@@ -46,6 +46,7 @@ def test_equals_coxph(name, ties):
         assert model.n_rounds_ <= 15
         found = model.summary()  # with entry times, weights, offsets, and a site without events
         assert found.covariance is not None
+        assert found.log_likelihood is not None
         np.testing.assert_allclose(found.covariance, R[f"{key}/var"], rtol=1e-6, atol=1e-10)
         assert found.log_likelihood is not None
         np.testing.assert_allclose(found.log_likelihood, R[f"{key}/loglik"][1], rtol=1e-9)

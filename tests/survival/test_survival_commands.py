@@ -47,7 +47,11 @@ def test_a_cox_fit_of_files(wards, tmp_path, capsys):
     assert f"(Harrell's C): {shown['evaluation']['concordance']:.3f}" in page.replace("&#x27;", "'").replace(
         "&#39;", "'"
     )
-    assert "optimistic if it was fitted to them" in page
+    assert "each row by a model without its fold, 5 folds" in page
+    again = [*arguments, "--out", str(tmp_path / "rows"), "--evaluate", "rows"]
+    assert main(["fit", str(wards), *again]) == 0
+    assert "optimistic if it was fitted to them" in capsys.readouterr().out
+    assert "optimistic if it was fitted to them" in (tmp_path / "rows" / "report.html").read_text()
 
 
 def test_curves_of_files(wards, tmp_path, capsys):

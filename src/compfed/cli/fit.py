@@ -277,12 +277,10 @@ def _check_evaluation(sites: Sites, args: argparse.Namespace) -> None:
     """Refuse an evaluation that these sites cannot have, before the fit."""
     from compfed.splits import LEAVE_ONE_SITE_OUT, cv_splits
 
-    if args.model == "cox":
-        if args.evaluate == LEAVE_ONE_SITE_OUT:
-            raise InputError(
-                f"--evaluate {LEAVE_ONE_SITE_OUT} is not for --model cox. Take --evaluate rows: the concordance."
-            )
-        return
+    if args.model == "cox" and args.evaluate == LEAVE_ONE_SITE_OUT:
+        raise InputError(
+            f"--evaluate {LEAVE_ONE_SITE_OUT} is not for --model cox. Take --evaluate rows, or cv: the concordance."
+        )
     if args.evaluate == LEAVE_ONE_SITE_OUT and len(sites) < 2:
         way_out = "Give a file for every site, name the column of the sites (--site), or take --evaluate cv."
         raise InputError(f"--evaluate {LEAVE_ONE_SITE_OUT} needs at least two sites; there is one. {way_out}")
@@ -302,11 +300,11 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
         return None, ""
     saved = f"the model is saved in {args.out}, and was not evaluated"
     scored: Any = model
+    folds = f" by {_folds(args)} fits without their folds" if args.evaluate == "cv" else ""
     try:
         if args.model == "cox":
-            with working("[3/4] evaluating"):
-                return scored.evaluate(sites), ""
-        folds = f" by {_folds(args)} fits without their folds" if args.evaluate == "cv" else ""
+            with working(f"[3/4] evaluating{folds}"):
+                return scored.evaluate(sites, cv=_folds(args)), ""
         with working(f"[3/4] evaluating{folds}"):
             return model.evaluate(sites, cv=_folds(args), per_site=len(sites) <= MOST_SITES), ""
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from compfed._utils.text import join_names
-from compfed._utils.validation import check_choice, check_numbers
+from compfed._utils.validation import check_choice, check_int, check_numbers
 from compfed.data import Sites
 from compfed.data.adapter import Column, Frame, as_column, as_frame
 from compfed.data.columns import as_floats, read_frame, take_column
@@ -28,7 +28,7 @@ from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs import survival
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, FitOptions, Fitted, Labels
 from compfed.estimators.programs.likelihood import Likelihood, PartialLikelihood
-from compfed.estimators.programs.plan import plan_common
+from compfed.estimators.programs.plan import plan_common, plan_scores
 from compfed.estimators.table import UNSPECIFIED, CheckedTable, Features, Offset, RowWeights, SchemaLike, SiteOfRows
 from compfed.federation.accounting import Communication
 from compfed.federation.queries.at_risk import MAX_TIMES
@@ -399,10 +399,12 @@ class FederatedCox(BoundedModel):
         sample_weight: RowWeights = None,
         offset: Offset = None,
         strata: npt.ArrayLike | str | None = None,
+        cv: int | None = None,
+        seed: int = 0,
     ) -> SurvivalEvaluation:
         """Measure how well the model orders rows: Harrell's concordance of the pairs of rows of a site, in a stratum.
 
-        The sites add numbers of pairs; no prediction leaves one. On the rows of the fit it is optimistic.
+        The sites add numbers of pairs; no prediction leaves one. Without `cv` it is optimistic on the rows of the fit.
 
         Parameters
         ----------
@@ -410,6 +412,11 @@ class FederatedCox(BoundedModel):
             Where the rows are.
         y, sites, sample_weight, offset, strata
             As in `fit`, where X is a table.
+        cv : int, optional
+            Fit again without each fold of the sites' rows, with the same parameters and alpha, and count the pairs within a fold by
+            the model that has not seen it. Not at sites with a disclosure policy, and not with a common baseline.
+        seed : int, default=0
+            Seed of the folds.
 
         Returns
         -------
@@ -432,11 +439,32 @@ class FederatedCox(BoundedModel):
             raise InputError(f"{me}: the sites have other columns than the model, which has {width}.")
         scaling = FeatureScaling(np.zeros(width), np.ones(width), False)
         objective = ObjectiveSpec(CoxPartialLikelihood(ties=self.ties), scaling)
+        if cv is not None:
+            return self._evaluate_folds(federation, objective, check_int(cv, f"{me}.evaluate: cv", 2), seed)
         query = survival.at_risk(objective, coef, np.array([1.0]), pairs=True)
         state_query(federation, f"{me}.evaluate", query, times=LARGER)
         found, cost = run_program(federation, survival.ask_at_risk(query))
         concordant, discordant, same = found.pairs.tolist()
         return SurvivalEvaluation(concordant, discordant, same, cost)
+
+    def _evaluate_folds(
+        self, federation: Federation, objective: ObjectiveSpec, folds: int, seed: int
+    ) -> SurvivalEvaluation:
+        """The concordance of rows that the model of each fold has not seen."""
+        me = type(self).__name__
+        seed = check_int(seed, f"{me}.evaluate: seed", 0)
+        if self.baseline != "site":
+            raise InputError(f"{me}.evaluate(cv={folds}) is for baseline='site'. Leave out cv.")
+        alpha = float(getattr(self, "alpha_", self.get_params(deep=False).get("alpha", 0.0)))
+        options, width = self._options_to_repeat(), len(self.coef_)
+        state(federation, plan_scores(federation, f"{me}.evaluate", options, 0, folds, False).stated)
+        program = survival.pairs_of_folds(federation, options, alpha, objective, width, folds, seed)
+        pairs, cost = run_program(federation, program)
+        how = f"each row by a model without its fold, {folds} folds"
+        if hasattr(self, "alpha_"):
+            how += "; alpha was chosen on all rows, which is a little optimistic"
+        concordant, discordant, same = pairs.tolist()
+        return SurvivalEvaluation(concordant, discordant, same, cost, how)
 
     def score(
         self,

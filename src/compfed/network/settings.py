@@ -284,8 +284,8 @@ class FederationSettings:
                 raise InputError(f"{self.path}: summary = {self.summary!r}: {problem}") from None
         if self.evaluate is not False and self.evaluate is not True and not model.evaluates_folds:
             raise InputError(
-                f"{self.path}: evaluate = {self.evaluate}: {type(model).__name__} is evaluated by its concordance on all rows, not by "
-                "folds. Write evaluate = true or evaluate = false."
+                f"{self.path}: evaluate = {self.evaluate}: {type(model).__name__} is evaluated over a network by its concordance on all "
+                "rows: sites with a disclosure policy do not count pairs of a fold. Write evaluate = true or evaluate = false."
             )
 
     def resolved(self) -> dict[str, object]:

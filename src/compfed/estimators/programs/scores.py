@@ -115,7 +115,7 @@ def cross_evaluate(
         check_sites_alone(federation, "per_site=True")
     everything = yield from fit.describe_sites(federation, options)
     splits = cv_splits(cv, seed, everything.rows.tolist(), options.family.classifies)
-    models = yield from _models_without(federation, options, alpha, model, splits, everything)
+    models = yield from models_without(federation, options, alpha, model, splits, everything)
     if by_site:
         parts = [
             Part(one, site=split.number)
@@ -147,7 +147,7 @@ def check_sites_alone(federation: Federation, what: str) -> None:
         )
 
 
-def _models_without(
+def models_without(
     federation: Federation,
     options: FitOptions,
     alpha: float,

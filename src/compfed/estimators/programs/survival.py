@@ -10,6 +10,7 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import FitOptions, Fitted, PreparedProblem, Relaxed, describe_sites, scaled
 from compfed.estimators.programs.gap_and_uniqueness import non_unique_coefficients
+from compfed.estimators.programs.scores import LinearModel, models_without
 from compfed.federation.queries import AtRisk
 from compfed.federation.queries.at_risk import MAX_COMMON
 from compfed.federation.server.program import Federation, Program, Request
@@ -22,6 +23,7 @@ from compfed.problem_spec import safe_norm
 from compfed.regularisers import Zero
 from compfed.solvers.auto import make_search
 from compfed.solvers.base import Start
+from compfed.splits import cv_splits
 
 # --- what is asked ---
 
@@ -37,6 +39,27 @@ def ask_at_risk(query: AtRisk) -> Program[AtRisk.Reply]:
     """One message."""
     ((found,),) = yield [Request((query,))]
     return found
+
+
+def pairs_of_folds(
+    federation: Federation, options: FitOptions, alpha: float, objective: ObjectiveSpec, width: int, folds: int, seed: int
+) -> Program[np.ndarray]:  # fmt: skip
+    """Pairs of rows of a fold, in order, in reverse order and of the same risk, by the model without it; summed over folds."""
+    if any(e.min_rows > 1 for e in federation.enrolments):
+        raise InputError(
+            f"cv={folds}: sites with a disclosure policy count pairs over all rows, not over those of a fold. Leave out cv: the "
+            "concordance is then that of this model, which is optimistic on the rows of its fit."
+        )
+    everything = yield from describe_sites(federation, options)
+    splits = cv_splits(folds, seed, everything.rows.tolist(), False)
+    of_all = LinearModel(objective.loss, np.zeros((width, 1)), np.zeros(1), None, None)
+    models = yield from models_without(federation, options, alpha, of_all, splits, everything)
+    asked = [
+        Request((AtRisk(objective, one.coef[:, 0], np.array([1.0]), pairs=True, subset=split),))
+        for one, split in zip(models, splits, strict=True)
+    ]
+    found = yield asked
+    return np.sum([one.pairs for (one,) in found], axis=0)
 
 
 def cumulative_hazard(found: AtRisk.Reply) -> np.ndarray:

@@ -36,7 +36,9 @@ class AtRisk(Query):
     the same. With `second`, and one group, also what a Cox model with one baseline for all sites needs: at each time the sums of
     r a and r a a^T over the rows at risk and over the events, and over all events those of w z and w a.
 
-    Under a disclosure policy times are coarser, risks are rounded, and `second` is refused (`federation.site.at_risk`).
+    Of the rows in `subset`, where one is given: the pairs of a fold, for a model that was fitted without it.
+
+    Under a disclosure policy times are coarser, risks are rounded, and `second` and `subset` are refused (`federation.site.at_risk`).
     """
 
     objective: ObjectiveSpec
@@ -45,6 +47,7 @@ class AtRisk(Query):
     groups: tuple[int, ...] = ()  # columns of the table that are 0 or 1
     pairs: bool = False
     second: bool = False
+    subset: RowSubset | None = None
 
     leaves = (
         "at agreed times, in blocks of at least min_rows events: events, and sums over the rows at risk; pairs in order"
@@ -68,7 +71,7 @@ class AtRisk(Query):
 
     @property
     def rows(self) -> RowSubset | None:
-        return None
+        return self.subset
 
     @property
     def told_of(self) -> tuple[tuple[RowSubset | None, ...], int]:
@@ -78,7 +81,8 @@ class AtRisk(Query):
     def check(self, checks: QueryChecks) -> None:
         d = checks.objective(self.objective)
         if not isinstance(self.objective.loss, SiteLoss) or self.objective.subset is not None:
-            raise InputError("rows at risk are those of a Cox model, of all rows")
+            raise InputError("rows at risk are those of a Cox model; their own `subset` says which")
+        checks.subset(self.subset)
         check_finite_array("x", self.x, (d,))
         if not isinstance(self.grid, np.ndarray) or self.grid.ndim != 1 or not 1 <= self.grid.size <= MAX_TIMES:
             raise InputError(f"the grid must have 1 to {MAX_TIMES} times")

@@ -42,7 +42,7 @@ class TimesAtRisk(NamedTuple):
 def times_at_risk(query: AtRisk, rows: Rows, min_rows: int) -> TimesAtRisk:
     """The rows of weight > 0 with their groups; with coarser times under a policy."""
     data = rows.dataset(query.objective)
-    used = np.flatnonzero(data.q > 0)
+    used = np.flatnonzero(rows.weights_of(query.subset) > 0)
     y = data.y[used]
     z = np.asarray(product(data.A, np.asarray(query.x, float)))[used] if len(query.x) else np.zeros(len(used))
     entry, time, event = y[:, ENTRY], y[:, TIME], y[:, EVENT] > 0

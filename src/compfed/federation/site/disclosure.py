@@ -275,6 +275,8 @@ def _at_risk_rule(policy: DisclosurePolicy, query: AtRisk, guard: Guard) -> None
     """Each tells where blocks of rows are along one direction. A block has enough rows at every model."""
     if query.second:
         raise _Broken("matrices at every time rest on the rows of a few events; a fit stratified by site needs none")
+    if query.subset is not None:
+        raise _Broken("rows at risk are counted over all rows: those of a fold would tell others by subtraction")
     _admitted(policy, query.objective, guard)
     _check_models(policy, query.objective, query.x[None], guard)
     t = times_at_risk(query, guard.rows, 1)
