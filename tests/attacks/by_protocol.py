@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attacks import by_runs
 from attacks.by_operator import Operator, Refused, added, rows
 from attacks.measure import recovered
 from attacks.target import POLICY, SumTarget, Target, make_site, unscaled
@@ -485,11 +486,13 @@ ATTACKS: dict[str, tuple[str, Callable[[Path], str]]] = {
     "T4": ("squared loss, half-spaces by rounding", half_spaces),
     "T4, constant columns": ("the same with columns that are constant at the site", two_constant_columns),
     "T5, the first step": ("a site's false moments, an honest lasso over four sites", false_moments),
+    **{name: attack for name, attack in by_runs.ATTACKS.items() if name.startswith("T6")},
     "T7": ("40 logistic models, some of which are refused", a_day_of_refusals),
     "T8, held-out rows": ("`HeldOut` of 400 logistic models", least_held_out_rows),
     "T8, no columns": ("Huber's loss of an intercept", labels_by_kinks),
     "T8, `terms`": ("`Evaluate.terms` of the squared loss of an intercept", labels_by_terms),
     "T8, no rules": ("two of three masked sites with `enforce = false`", beside_sites_without_rules),
+    **{name: attack for name, attack in by_runs.ATTACKS.items() if name.startswith("T9")},
     "F3": ("a coefficient of 60 on a yes/no column, totals of four sites", isolated_level),
 }
 

@@ -55,7 +55,7 @@ ATTACKS: dict[str, Attack] = {
         "models", "thresholds or intercepts of Score bisected, at w = u and u + 1e-6 e_j", by_models.score_steps
     ),
     "absolute errors": _attack(
-        "models", "Score of linear models: sum |u| + sum u is that of the rows above a threshold", by_scores.absolute_errors
+        "models", "Score of linear models: sum of abs(u) + sum of u is that of the rows above a threshold", by_scores.absolute_errors
     ),
     "extreme scores": _attack("models", "the least and the largest score of a class along every column", by_scores.extreme_scores),
     "largest prediction": _attack(
@@ -104,9 +104,7 @@ WITHIN_THE_RULES: dict[str, Attack] = {
 
 
 def main() -> None:
-    print(
-        "| attack | how | before, of 143 | of 40 | after, of 143 | of 40 | models answered (143) | share (143) | refused because |"
-    )
+    print("| attack | how | before, of 143 | of 40 | after, of 143 | of 40 | models | share | refused because |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, attack in (ATTACKS | WITHIN_THE_RULES).items():
         found, targets = [], []

@@ -53,7 +53,7 @@ def test_a_moving_grid_finds_event_times_without_a_policy_and_means_of_blocks_wi
     times = np.unique(y[y[:, 1] > 0, 0])
     open_site = jumps(site_of(X, y, policy=False), 1e-3)
     assert sum(any(a < t <= b for a, b in open_site) for t in times) == len(times)
-    # the budget of scores allows a few jumps only: without it, each is a mean of ten events or more
+    # each jump is a mean of ten events or more
     guarded = Site(Rows(X, y, name="a", index=0), policy=DisclosurePolicy(), secret=b"s", limits=None)
     found = jumps(guarded, 1e-3)
     assert 1 <= len(found) <= len(times) // 10

@@ -42,7 +42,9 @@ def test_a_site_answers_from_its_extract_until_a_person_takes_a_new_one(tmp_path
         True,
         f"No run of the table 'rows' yet: its first run freezes {settings.data} as it is then.",
     )
+    dealt = settings.secret()
     first = coefficients(paths)
+    assert settings.secret() == dealt
     before = settings.data.read_text()
     assert settings.extracts()[0].read_text() == before
     assert settings.ledger().numbers > 0
@@ -61,6 +63,7 @@ def test_a_site_answers_from_its_extract_until_a_person_takes_a_new_one(tmp_path
     np.testing.assert_array_equal(coefficients(paths), first)
     assert said(settings)[0]
     assert [file.name for file in settings.extracts()] == ["0001.csv", "0002.csv"]
+    assert settings.secret() != dealt  # or groups would differ from earlier ones by a row or two
     assert not np.array_equal(coefficients(paths), first)
     ledger = settings.ledger()
     assert ledger.numbers > numbers  # those about the old extract count together with these

@@ -4,7 +4,7 @@
 
 A nightly export that gains a patient would otherwise be another table every day, and the difference of two sums that patient. A new
 extract differs from every earlier one by no row or by at least `min_rows` (`fewest_apart`), and its numbers count together with the
-old ones'.
+old ones'. Its rows are dealt into groups anew (`SiteSettings.secret`).
 """
 
 from __future__ import annotations

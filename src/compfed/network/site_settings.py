@@ -255,8 +255,13 @@ class SiteSettings:
         return kept[-1] if kept else self.data
 
     def secret(self) -> bytes:
-        """32 bytes that only this site knows, with which it deals its rows into buckets."""
-        return derived_secret(keys.read_identity(self.key), "compfed/buckets/1")
+        """32 bytes that only this site knows, with which it deals the rows of its extract into buckets.
+
+        The next extract is dealt anew: dealt alike, its buckets would differ from the earlier ones by a row or two each.
+        """
+        kept = self.extracts()
+        number = int(kept[-1].name.partition(".")[0]) if kept else 1
+        return derived_secret(keys.read_identity(self.key), f"compfed/buckets/{number}")
 
     def ledger(self) -> Ledger:
         """The ledger of the table."""
