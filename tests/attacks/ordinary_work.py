@@ -160,12 +160,17 @@ def main() -> None:
     given.add_argument("--quick", action="store_true", help="six analyses, one seed")
     given.add_argument("--seeds", type=int, default=3)
     given.add_argument("--only", default="", help="a part of the name of an analysis")
+    given.add_argument("--exact", default="", help="the name of one analysis")
     given.add_argument("--disclosure", default="", help="lines of [disclosure] in site.toml; ';' ends a line")
     given.add_argument("--month", action="store_true", help="ten analyses on one table")
     args = given.parse_args()
     seeds, began = range(1 if args.quick else args.seeds), time.perf_counter()
     rules = args.disclosure.replace(";", "\n")
-    chosen = [name for name in (QUICK if args.quick else MONTH if args.month else ANALYSES) if args.only in name]
+    chosen = [
+        name
+        for name in (QUICK if args.quick else MONTH if args.month else ANALYSES)
+        if args.only in name and args.exact in ("", name)
+    ]
     print("| analysis | seed | messages | numbers that left | share of 360 x 15 | |\n|---|---|---|---|---|---|")
 
     def made(folder: Path, seed: int, outcome: str) -> list[Path]:
