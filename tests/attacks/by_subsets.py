@@ -32,7 +32,7 @@ def fold(target: Target, k: int, folds: int, seed: int = 0, held_out: bool = Tru
 def one_row_folds(target: Target) -> np.ndarray:
     """The moments of each of n folds are a row. If that is refused: as many folds as are answered, and complements."""
     n = target.rows
-    for folds in (n, n - 1, n // 2, n // 3, n // 5, n // 10, 5, 2):
+    for folds in (n, n - 1, n // 2, n // 3, n // 5, n // 10, 10, 5, 2):
         if folds < 2:
             continue
         held = [fold(target, k, folds) for k in range(folds)]
@@ -125,7 +125,7 @@ def held_out_of_one_row(target: Target) -> np.ndarray:
 def small_folds(target: Target) -> list[RowSubset]:
     """One-row folds; if the site refuses them, the smallest that it answers for."""
     n = target.rows
-    for folds in (n, n // 2, n // 5, n // 10, n // 40, 5, 2):
+    for folds in (n, n // 2, n // 5, n // 10, n // 40, 10, 5, 2):
         if folds >= 2:
             (reply,) = target.ask(Moments(subset=fold(target, 0, folds)))
             if not isinstance(reply, Refusal):

@@ -115,10 +115,10 @@ REFUSED_BEFORE = ()  # attacks that need fewer numbers than a rule may approve
 
 @pytest.mark.thorough
 def test_totals_of_four_sites_give_rows_of_a_fold_within_the_rules():
-    """A fold has 44 rows of four sites; 3,100 gradients of its totals give them all, and nobody knows whose they are."""
+    """A fold has 60 rows of four sites; 3,906 gradients of its totals give them all, and nobody knows whose they are."""
     sites = [make_site(TABLE.X[TABLE.sites == i], TABLE.y[TABLE.sites == i], POLICY, i) for i in range(4)]
     found = by_models.span_by_gradients(SumTarget(sites), 5_000)
-    assert recovered(found, TABLE.X) == 44
+    assert recovered(found, TABLE.X) == 60
 
 
 def _weighted_by_rows(query: Query) -> Any:
