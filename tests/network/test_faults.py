@@ -422,13 +422,16 @@ def _(f: Faults) -> str:
 def _(f: Faults) -> str:
     f.behave(after=4, broken="nan")
     run = f.run().start()
-    said = run.stops(f"site {FAULTY!r}: it computed a reply to Evaluate whose gradient is not finite")
+    said = run.stops(f"site {FAULTY!r}: it refuses a query of run", "ends the run here")
+    log = (f.site_folder(FAULTY) / "state" / "log.jsonl").read_text()
+    assert "it computed a reply to Evaluate whose gradient is not finite" in log
     assert len(run.write_ahead_log.read_bytes().splitlines()) == 1 + 4
     f.terminate(FAULTY)
     f.start_site(FAULTY, faulty=False)
-    run.start().finish()
+    run.start().stops(f"site {FAULTY!r}: it refuses a query of run")  # whatever a query failed of
+    f.run().start().finish()
     f.terminate(FAULTY)
-    return said[said.find("site ") :] + " Mended: the same command continued"
+    return said[said.find("site ") :] + " Mended: a new run completed"
 
 
 # --- a table that changes ---
@@ -440,10 +443,9 @@ def _(f: Faults) -> str:
     path = f.site_folder(REAL) / "rows.csv"
     table = path.read_bytes()
     path.write_bytes(table + b"".join(table.splitlines(keepends=True)[1:81]))
-    said = run.stops(f"site {REAL!r}", "has changed since run")
+    run.finish()
     path.write_bytes(table)
-    run.start().finish()
-    return said[said.find("site ") :] + f" Restored: {continued(run, 4)}"
+    return "the site answered from its extract"
 
 
 # --- two operators, interrupts ---

@@ -614,11 +614,21 @@ def test_enrolments_in_many_runs_leave_no_line_in_the_ledger_and_drop_no_run_und
     assert list(SiteSettings.read(path).ledger().runs) == ["answered"]
     kept = {folder.name for folder in state.iterdir()}
     assert {"answered", "waits"} <= kept
-    assert len(kept) <= RUN_FOLDERS_KEPT
+    assert len(kept) <= RUN_FOLDERS_KEPT + 2
     approve_all(path)
     assert answered(path, waits)["kind"] == "words"  # with its own key
     shutil.rmtree(state / "answered")
     assert "the session of run answered at this site is lost" in reason(path, enrol("answered"))  # no other key
+
+
+def test_two_runs_that_enrol_at_once_after_many_others_today_both_go_on(tmp_path):
+    path = site(tmp_path)
+    small = Evaluate(OBJECTIVE, np.zeros((1, D)))
+    for k in range(RUN_FOLDERS_KEPT + 3):
+        assert answered(path, first(path, small, run=f"run-{k}"))["kind"] == "words"
+    one, other = (first(path, small, run=run) for run in ("one", "other"))  # both enrol before either is asked
+    assert all((path.parent / "state" / "runs" / run / "session").exists() for run in ("one", "other"))  # their keys
+    assert [answered(path, data)["kind"] for data in (one, other)] == ["words", "words"]
 
 
 def test_the_state_of_a_run_stays_within_its_limit(tmp_path):

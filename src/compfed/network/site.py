@@ -569,24 +569,27 @@ class RunFiles:
     def _make_room(self, size: int) -> None:
         """Remove runs that are older than the site keeps them, and the oldest until the state folder is within its limit.
 
-        A run that was answered in the last day, or waits for a person, stays: enrolments in many runs drop none of these.
+        A run that was answered in the last day, or waits for a person, stays, and takes the place of no other: enrolments in many
+        runs drop none of these, and these no run that has just enrolled.
         """
         runs = [path for path in self.folder.parent.glob("*") if path != self.folder]
         runs.sort(key=lambda path: path.stat().st_mtime)
         while self.max_days is not None and runs and runs[0].stat().st_mtime < time.time() - 86_400 * self.max_days:
             shutil.rmtree(runs.pop(0), ignore_errors=True)
         used = {path: _size(path) for path in [*runs, self.folder]}
-        over = len(runs) >= RUN_FOLDERS_KEPT or sum(used.values()) + size > self.max_bytes
-        waiting = (
-            {asked.run for asked in self.approvals.all() if asked.state in ("waiting", "approved")} if over else set()
-        )
-        for path in runs:
-            if len(used) <= RUN_FOLDERS_KEPT and sum(used.values()) + size <= self.max_bytes:
-                break
-            answered = path.stat().st_mtime > time.time() - UNDER_WAY and any(path.glob("*.reply"))
-            if not answered and path.name not in waiting:
-                shutil.rmtree(path, ignore_errors=True)
-                del used[path]
+        if len(runs) < RUN_FOLDERS_KEPT and sum(used.values()) + size <= self.max_bytes:
+            return
+        waiting = {asked.run for asked in self.approvals.all() if asked.state in ("waiting", "approved")}
+        last = time.time() - UNDER_WAY
+        loose = [
+            path
+            for path in runs
+            if path.name not in waiting and not (path.stat().st_mtime > last and any(path.glob("*.reply")))
+        ]
+        while loose and (len(loose) >= RUN_FOLDERS_KEPT or sum(used.values()) + size > self.max_bytes):
+            oldest = loose.pop(0)
+            shutil.rmtree(oldest, ignore_errors=True)
+            del used[oldest]
         if sum(used.values()) + size > self.max_bytes:
             allowed = f"the {self.max_bytes} bytes of state that the site allows (max_state_bytes)"
             raise InputError(f"this run needs more than {allowed}.")
