@@ -80,7 +80,9 @@ def denying(link: MemoryLink) -> MemoryLink:
     return link
 
 
-@pytest.mark.parametrize(("errors", "secure_sum"), [("model", True), ("HC1", False)])
+@pytest.mark.parametrize(
+    ("errors", "secure_sum"), [pytest.param("model", True, marks=pytest.mark.thorough), ("HC1", False)]
+)
 def test_a_summary_has_the_bits_of_one_process_and_the_numbers_of_the_pooled_table(errors, secure_sum, tmp_path):
     table = sites()
     paths = furnish(tmp_path, table, secure_sum=secure_sum)
@@ -141,6 +143,7 @@ def sites_with_kinds(folder: Path) -> list[Path]:
 LASSO = 'estimator = "FederatedLasso"\nsummary = true\n[parameters]\nalpha = 0.1\n'
 
 
+@pytest.mark.thorough
 def test_a_person_approves_a_summary_apart_from_its_fit(run, tmp_path):
     paths = sites_with_kinds(tmp_path / "sites")
     model, _ = run(paths, LASSO, approving)
