@@ -19,6 +19,7 @@ FAMILIES = {
     "FederatedGammaRegressor": "Gamma regression of amounts",
     "FederatedGroupLasso": "Group lasso regression",
     "FederatedLogisticRegression": "Logistic regression",
+    "FederatedCox": "Cox regression",
     "FederatedMultiTaskLasso": "Multi-task lasso regression",
     "FederatedNuclearRegressor": "Low-rank regression",
 }
@@ -29,7 +30,8 @@ ERRORS = {  # where standard errors come from
     "cluster": "robust, clustered by site",
 }
 MEASURES = {  # of an evaluation, the most telling first
-    "auc": "AUC", "r2": "R²", "deviance_explained": "deviance explained", "brier": "Brier score", "log_loss": "log-loss",
+    "auc": "AUC", "concordance": "concordance (Harrell's C)", "r2": "R²", "deviance_explained": "deviance explained",
+    "brier": "Brier score", "log_loss": "log-loss",
     "rmse": "RMSE", "mae": "mean absolute error", "mean_loss": "mean loss", "calibration_slope": "calibration slope",
     "calibration_intercept": "calibration intercept", "calibration_in_the_large": "calibration in the large",
     "sensitivity": "sensitivity", "specificity": "specificity", "ppv": "positive predictive value",
@@ -37,6 +39,7 @@ MEASURES = {  # of an evaluation, the most telling first
 }  # fmt: skip
 MEANINGS = {
     "auc": "the chance that a row with the event gets a higher risk than one without; ties count half",
+    "concordance": "the share of pairs of rows, of one site and stratum, whose events came in the order of their risks; ties count half",
     "r2": "the share of the variance that is explained; below 0, the mean outcome predicts better",
     "brier": "the mean squared error of the predicted risks; 0 is perfect",
 }
@@ -107,9 +110,28 @@ def fit_title(result: Record) -> str:
     """The model in a few words."""
     name = str(result.get("estimator", "Model"))
     family = FAMILIES.get(name.removesuffix("CV"), name)
-    label = f" of {shorten(str(result['label']), 60)}" if result.get("label") else ""
+    label = f" of {outcome_text(result)}" if result.get("label") else ""
     sites = len(result.get("sites", ()))
     return f"{family}{label}" + (f" over {plural(sites, 'site')}" if sites else "")
+
+
+def is_cox(result: Record) -> bool:
+    """Whether the model is one of hazards, which has no intercept."""
+    return str(result.get("estimator", "")).removesuffix("CV") == "FederatedCox"
+
+
+def outcome_text(result: Record) -> str:
+    """The outcome in a few words: died, or months (event: died)."""
+    found = result.get("survival")
+    if not found:
+        return shorten(str(result["label"]), 60)
+    entry = f"{shorten(found['entry'], 40)} to " if found.get("entry") else ""
+    return f"{entry}{shorten(found['time'], 40)} (event: {shorten(found['event'], 40)})"
+
+
+def has_intercept(result: Record) -> bool:
+    """Whether the model has an intercept."""
+    return not is_cox(result) and (result.get("parameters") or {}).get("fit_intercept") is not False
 
 
 def fit_lead(result: Record) -> str:
@@ -189,6 +211,9 @@ def _strength(result: Record, j: int) -> str:
 def _what_rises(result: Record) -> str:
     if (event := event_text(result)) is not None:
         return f"the odds of {event}"
+    if is_cox(result):
+        event = (result.get("survival") or {}).get("event")
+        return f"the hazard of the event ({shorten(event, 40)})" if event else "the hazard of the event"
     classes = result.get("classes")
     if classes:
         return f"the odds of class {shorten(str(classes[-1]), 40)!r}"
@@ -224,8 +249,8 @@ def goodness(result: Record) -> list[str]:
             )
         if key == "auc":
             said.append(f"95 % confidence interval (DeLong): {confidence(evaluation)}.")
-    if evaluation and evaluation.get("how"):
-        said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
+    if how := _scored_how(evaluation):
+        said.append(f"Scored: {how}.")
     cv = result.get("cv")
     if cv:
         alphas, losses = np.asarray(cv["alphas"], float), np.asarray(cv["losses"], float)
@@ -243,6 +268,12 @@ def goodness(result: Record) -> list[str]:
                 f"That is {abs(change):.0%} {'lower' if change >= 0 else 'higher'} than without any variable ({number(null)})."
             )
     return said
+
+
+def _scored_how(evaluation: Record) -> str:
+    """Which model scored which rows; of survival data the model itself, where nothing else is said."""
+    how = str(evaluation.get("how") or ("as given" if evaluation.get("kind") == "survival" else ""))
+    return HOW.get(how, how)
 
 
 def _null_loss(result: Record, mean: np.ndarray) -> float | None:
@@ -380,6 +411,7 @@ PENALTIES = {
     "FederatedMultiTaskLasso": "a penalty that takes a variable into all outcomes or none",
     "FederatedNuclearRegressor": "a nuclear-norm (low-rank) penalty",
 }
+PROPER = ("Cox", "Gamma", "Huber", "Poisson")  # names that are not written small
 PER_THRESHOLD = ("sensitivity", "specificity", "ppv", "npv", "accuracy")
 
 
@@ -392,7 +424,12 @@ def measure_name(key: str, evaluation: Record) -> str:
 
 def methods_paragraph(result: Record) -> str:
     """What was done, for the methods section of a paper: only what the record of this run says."""
-    said = [_fitted_sentence(result), *_table_methods(result.get("table") or {}), _penalty_sentence(result)]
+    said = [
+        _fitted_sentence(result),
+        *_hazard_sentences(result),
+        *_table_methods(result.get("table") or {}),
+        _penalty_sentence(result),
+    ]
     said += [_alpha_sentence(result), *_further_sentences(result), _minimum_sentence(result), _scored_sentence(result)]
     said.append(_where_sentence(result))
     return " ".join(sentence for sentence in said if sentence)
@@ -401,15 +438,36 @@ def methods_paragraph(result: Record) -> str:
 def _fitted_sentence(result: Record) -> str:
     name = str(result.get("estimator", "")).removesuffix("CV")
     family = FAMILIES.get(name, name or "model").split(" (")[0]
-    article, family = "An" if family[:1] in "AEIOU" else "A", family[:1].lower() + family[1:]
-    label, event = result.get("label"), event_text(result)
-    of = f" of {shorten(str(label), 60)}" if label else ""
+    article = "An" if family[:1] in "AEIOU" else "A"
+    family = family if family.startswith(PROPER) else family[:1].lower() + family[1:]
+    event = event_text(result)
+    of = f" of {outcome_text(result)}" if result.get("label") else ""
     of += f" (event: {event})" if event is not None else ""
     sites = [shorten(str(site), 40) for site in result.get("sites", ())]
     rows, where = rows_of(result), f" of {plural(len(sites), 'site')} ({join_names(sites, most=20)})" if sites else ""
     data = f" was fitted to {plural(rows, 'row')}{where}" if rows else f" was fitted{where and ' to the rows' + where}"
     version = result.get("versions", {}).get("compfed")
     return f"{article} {family}{of}{data}{f' with compfed {version}' if version else ''}."
+
+
+def _hazard_sentences(result: Record) -> list[str]:
+    """What a Cox model assumed of the baseline hazard, and what stood for the order of tied events."""
+    if not is_cox(result):
+        return []
+    given, columns = result.get("parameters") or {}, result.get("survival") or {}
+    stratum = columns.get("stratum")
+    within = f" and every stratum ({shorten(stratum, 40)}) within it" if stratum else ""
+    said = {
+        "site": f"The model was stratified by site: every site{within} had a baseline hazard of its own.",
+        "common": f"One baseline hazard was common to all sites{', in every stratum' if stratum else ''}, on an agreed grid of times.",
+    }.get(given.get("baseline", ""))
+    ties = {"efron": "Efron's", "breslow": "Breslow's"}.get(given.get("ties", ""))
+    entry = columns.get("entry")
+    return [
+        *([said] if said else []),
+        *([f"Events at the same time were handled by {ties} method."] if ties else []),
+        *([f"Rows were at risk from {shorten(entry, 40)} on (left truncation)."] if entry else []),
+    ]
 
 
 def rows_of(result: Record) -> int | None:
@@ -453,7 +511,8 @@ def _penalty_sentence(result: Record) -> str:
     penalty = penalty or "a penalty"
     share = f" with an l1 share of {number(ratio)}" if penalty == "an elastic-net penalty" and ratio is not None else ""
     scale = {True: ", on columns scaled to a standard deviation of 1", False: ", on columns as they are (not scaled)"}
-    intercept = "; the intercept had none" if given.get("fit_intercept", True) else "; there was no intercept"
+    intercept = "; the intercept had none" if has_intercept(result) else "; there was no intercept"
+    intercept = "" if is_cox(result) else intercept
     return f"The coefficients had {penalty}{share}{scale.get(given.get('standardize', ''), '')}{intercept}."
 
 
@@ -511,8 +570,12 @@ def _scored_sentence(result: Record) -> str:
     evaluation = result.get("evaluation")
     if not evaluation:
         return ""
-    how = str(evaluation.get("how", ""))
-    said = f"Predictions were scored as follows: {HOW.get(how, how)}."
+    how = _scored_how(evaluation)
+    said = f"Predictions were scored as follows: {how}." if how else ""
+    if evaluation.get("concordance") is not None:
+        said += f" Harrell's concordance, {evaluation['concordance']:.3f}, is over pairs of rows of one site"
+        said += " and stratum." if (result.get("survival") or {}).get("stratum") else "."
+        said = said.strip()
     if evaluation.get("threshold") is not None and evaluation.get("sensitivity") is not None:
         said += f" Sensitivity, specificity and predictive values are at a predicted risk of {number(evaluation['threshold'])}."
     return said
