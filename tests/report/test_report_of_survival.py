@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+import compfed as cf
 from compfed.cli import main
 from compfed.report.forest_figure import draw_forest
 from compfed.report.page import page_text
@@ -121,3 +122,17 @@ def test_a_forest_plot_has_plain_numbers_at_its_ticks(run):
     assert [text for text, _ in found] == [place for _, place in found]
     assert sum(low <= place <= high for _, place in found) >= 3
     assert not any(text.get_text() for text in ax.get_xticklabels(minor=True))
+
+
+def test_numbers_at_risk_stand_at_the_ticks_of_the_axis():
+    pytest.importorskip("matplotlib")
+    rng = np.random.default_rng(0)
+    time, event = np.ceil(rng.exponential(18, 120)).clip(1, 60), (rng.random(120) < 0.6).astype(float)
+    sites, agreed = rng.choice(["a", "b"], 120), np.arange(1.0, 61)
+    curves = cf.kaplan_meier(rng.random((120, 1)), np.column_stack([time, event]), times=agreed, sites=sites)
+    _, below = curves.plot().axes
+    ticks = below.get_xticks().tolist()
+    assert [float(text.get_text()) for text in below.get_xticklabels()] == ticks
+    assert ticks[1:] == [10, 20, 30, 40, 50, 60]
+    found = {text.get_position()[0]: int(text.get_text()) for text in below.texts}
+    assert found == {tick: int((time >= tick).sum()) for tick in ticks}  # counted in the rows
