@@ -234,3 +234,25 @@ def test_a_report_of_rows_in_a_notebook_has_no_table_1_and_no_files():
     assert "Table 1" not in text
     assert "SHA-256" not in text
     assert 'id="methods"' in text
+
+
+def test_rows_left_out_are_counted_beside_the_rows(folder, page, tmp_path):
+    assert "Fitted to 110 rows of rome, oslo. No row was left out." in page
+    assert "No row was left out." in methods_paragraph(read_result(folder / "run"))
+    assert "left out" not in methods_paragraph({"kind": "fit", "table": {"rows": 3}})  # not recorded
+    counts = {}
+    for k, name in enumerate(SITES):
+        header, *rows = (folder / f"{name}.csv").read_text().splitlines()
+        rows = [row.rpartition(",")[0] + "," if i % (9 + k) == 3 else row for i, row in enumerate(rows)]
+        counts[name] = sum(row.endswith(",") for row in rows)
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
+    files, model = [str(tmp_path / f"{name}.csv") for name in SITES], ["--label", "died", "--model", "logistic"]
+    options = ["--alpha", "0.1", "--drop-unlabelled", "--evaluate", "none", "--out", str(tmp_path / "run")]
+    assert main(["fit", *files, *model, *options]) == 0
+    each = ", ".join(f"{count} of {name}.csv" for name, count in counts.items())
+    told = f"{sum(counts.values())} rows without a label dropped: {each}."
+    text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert f"Fitted to {110 - sum(counts.values())} rows of rome, oslo. {told}" in text
+    assert f"</p><p>{told}</p>" in text
+    assert text.count(told) == 3  # the lead, the table, the methods
+    assert "No row was left out" not in text

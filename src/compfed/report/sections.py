@@ -136,10 +136,9 @@ def _table_one(found: Record) -> str:
         first = ", ".join(filter(None, (column, statistic.strip())))
         body.append([first if column != before else f"· {statistic.strip()}", *cells])
         before = column
-    notes = html.paragraphs(f"{str(note)[:1].upper()}{str(note)[1:]}." for note in found.get("notes", ()))
     lead = "Table 1: the columns as they are in the files, before anything stands for a missing value."
     lead += " SMD: the largest standardised difference between two sites; above 0.1 it is commonly called an imbalance."
-    return html.paragraph(lead, "note") + html.table(shown, body, "numbers labels") + notes
+    return html.paragraph(lead, "note") + html.table(shown, body, "numbers labels")
 
 
 def _methods_section(record: Record) -> str:

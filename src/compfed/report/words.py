@@ -140,7 +140,15 @@ def fit_lead(result: Record) -> str:
     rows = rows_of(result)
     where = f"Fitted to {plural(rows, 'row')} of " if rows else "Fitted to the rows of "
     read = {ONE_PROCESS: f" {REHEARSAL}", NETWORK: " Each site read its own rows."}.get(result.get("place", ""), "")
-    return f"{where}{join_names(sites, most=6)}.{read}" if sites else ""
+    left_out = "".join(f" {said}" for said in rows_left_out(result.get("table") or {}))
+    return f"{where}{join_names(sites, most=6)}.{left_out}{read}" if sites else ""
+
+
+def rows_left_out(table: Record) -> list[str]:
+    """How many rows were left out of a table, and why; that there are none; or nothing, where it is not recorded."""
+    if "dropped" not in table:
+        return []
+    return [f"{str(note).removesuffix('.')}." for note in table["dropped"]] or ["No row was left out."]
 
 
 def table_sentences(table: Record) -> list[str]:
@@ -148,6 +156,7 @@ def table_sentences(table: Record) -> list[str]:
     sites = plural(len(table["sites"]), "site")
     columns = plural(int(table["columns"]), "column makes", "columns make")
     said = [f"{plural(int(table['rows']), 'row')} of {sites}: {columns} {plural(int(table['features']), 'feature')}."]
+    said += rows_left_out(table)
     for gap in table["missing"]:
         share = gap["missing"] / table["rows"]
         said.append(
@@ -157,7 +166,8 @@ def table_sentences(table: Record) -> list[str]:
     if references := table["references"]:
         each = [f"{shorten(str(name), 40)} = {shorten(str(level), 40)}" for name, level in references.items()]
         said.append(f"Reference levels: {join_names(each, '; ', most=12)}.")
-    return said + [f"{str(note).removesuffix('.')}." for note in table["notes"]]
+    found = [*table["notes"], *(table.get("table_one") or {}).get("notes", ())]
+    return said + [f"{str(note).removesuffix('.')}." for note in found if note not in table.get("dropped", ())]
 
 
 def _share(share: float) -> str:
@@ -424,9 +434,8 @@ def measure_name(key: str, evaluation: Record) -> str:
 
 def methods_paragraph(result: Record) -> str:
     """What was done, for the methods section of a paper: only what the record of this run says."""
-    said = [
-        _fitted_sentence(result),
-        *_hazard_sentences(result),
+    said = [_fitted_sentence(result), *_hazard_sentences(result), *rows_left_out(result.get("table") or {})]
+    said += [
         *_table_methods(result.get("table") or {}),
         _penalty_sentence(result),
     ]
