@@ -20,7 +20,7 @@ from compfed.report.page import page_text
 from compfed.report.plots import Plot, Series, plot_data
 from compfed.report.run_result import read_result
 from compfed.report.style import styled
-from compfed.report.words import goodness, methods_paragraph
+from compfed.report.words import fit_title, goodness, methods_paragraph, ratio_text, table_sentences, variables
 
 SITES = {"rome": 60, "oslo": 50}
 
@@ -256,3 +256,62 @@ def test_rows_left_out_are_counted_beside_the_rows(folder, page, tmp_path):
     assert f"</p><p>{told}</p>" in text
     assert text.count(told) == 3  # the lead, the table, the methods
     assert "No row was left out" not in text
+
+
+# --- the words of each model ---
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameters", "title", "raised"),
+    [
+        ("FederatedElasticNet", {"l1_ratio": 0.0}, "A ridge regression", "the prediction"),
+        ("FederatedElasticNetCV", {"l1_ratio": 0.5}, "An elastic-net regression", "the prediction"),
+        ("FederatedHuber", {}, "A Huber regression", "the prediction"),
+        ("FederatedGammaRegressor", {}, "A Gamma regression", "the expected amount"),
+        ("FederatedPoissonRegressorCV", {}, "A Poisson regression", "the expected count"),
+        ("FederatedNegativeBinomialRegressor", {}, "A negative binomial regression", "the expected count"),
+    ],
+)
+def test_a_model_has_the_name_that_a_paper_gives_it(estimator, parameters, title, raised):
+    record: Any = {"kind": "fit", "estimator": estimator, "parameters": parameters, "label": "cost"}
+    record |= {"features": ["age"], "coef": [[0.5]], "intercept": [1.0]}
+    assert methods_paragraph(record).startswith(f"{title} of cost was fitted")
+    assert fit_title(record).lower().startswith(title.lower().split(maxsplit=1)[1])
+    assert variables(record)[1] == f"Larger values raise {raised}: age."
+
+
+def test_an_extended_grid_of_alpha_is_said_with_what_was_asked_for():
+    """Six values are asked for, and the loss still falls at the last one: the count of the model is the oracle."""
+    table = cf.data.bundled.diabetes()
+    with pytest.warns(UserWarning, match="extended"):
+        model = cf.FederatedLassoCV(n_alphas=6, eps=0.5, cv=3).fit(table.X, table.y, sites=table.sites)
+    tried = len(model.alphas_)
+    assert tried > 6
+    record = model.to_result()
+    for text in (page_text(record), methods_paragraph(record)):
+        assert f"{tried} values of alpha (6 at first, then {tried - 6} smaller ones" in text.replace(
+            f"{tried} values (", f"{tried} values of alpha ("
+        )
+    short = record | {"parameters": record["parameters"] | {"n_alphas": tried}}
+    assert "at first" not in methods_paragraph(short)
+
+
+@pytest.mark.parametrize("ratio", [0.14, 0.0123, 0.98765, 0.99616, 1.0038, 1.1, 2.062, 12.345])
+def test_a_ratio_has_three_digits_and_shows_its_effect(ratio):
+    text = ratio_text(ratio)
+    assert len(text.replace(".", "").lstrip("0")) >= 3  # a trailing zero is a digit, too
+    assert abs(float(text) - ratio) <= 5e-3 * ratio
+    assert abs(float(text) - ratio) <= 0.05 * abs(ratio - 1)  # two digits of the distance from 1
+    assert len(text) <= 6
+
+
+def test_what_stands_for_missing_values_is_said_once():
+    gaps = [{"column": name, "missing": k, "instead": k + 0.5} for name, k in (("age", 3), ("bmi", 60), ("dose", 1))]
+    table = {"rows": 100, "sites": {"a": 100}, "columns": 3, "features": 3, "references": {}, "notes": []}
+    said = " ".join(table_sentences(table | {"missing": gaps}))
+    assert said.count("stands for them") == 1
+    for name, missing, mean in (("age", "3, 3%", "3.5"), ("bmi", "60, 60%", "60.5"), ("dose", "1, 1%", "1.5")):
+        assert f"{name} ({missing}; mean {mean})" in said
+    assert "Most values are not known in: bmi." in said
+    one = " ".join(table_sentences(table | {"missing": gaps[:1]}))
+    assert "age: 3 of 100 values are missing (3%); 3.5, the mean of the others, stands for them." in one

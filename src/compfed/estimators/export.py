@@ -122,7 +122,7 @@ def survival_of(model: FederatedModel) -> JsonObject | None:
     columns = schema.label.column
     if isinstance(columns, str) or len(columns) not in (2, 3):
         return None
-    found = dict(zip(("entry", "time", "event")[-len(columns) :], columns, strict=True))
+    found: JsonObject = dict(zip(("entry", "time", "event")[-len(columns) :], columns, strict=True))
     return found if schema.stratum is None else found | {"stratum": schema.stratum}
 
 

@@ -298,7 +298,7 @@ def _choice_words(record: Record) -> str:
     }.get(cv.get("rule", ""), "an alpha")
     way = f"Cross-validation over {words.plural(losses.shape[1], 'split')}"
     way = "Approximate leave-one-out" if cv.get("leave_one_out") else way
-    text = f"{way} tried {losses.shape[0]} values of alpha and took {rule}: {words.number(record['alpha'])}."
+    text = f"{way} tried {losses.shape[0]} values of alpha{words.grid_text(record)} and took {rule}: {words.number(record['alpha'])}."
     alphas = np.asarray(cv["alphas"], float)
     at = float(record["alpha"])
     if at in (alphas.min(), alphas.max()):

@@ -14,14 +14,19 @@ FAMILIES = {
     "FederatedLasso": "Lasso regression",
     "FederatedElasticNet": "Elastic-net regression",
     "FederatedHuber": "Huber regression (robust to outliers)",
-    "FederatedPoissonRegressor": "Poisson regression of counts",
-    "FederatedNegativeBinomialRegressor": "Negative binomial regression of counts",
-    "FederatedGammaRegressor": "Gamma regression of amounts",
+    "FederatedPoissonRegressor": "Poisson regression",
+    "FederatedNegativeBinomialRegressor": "Negative binomial regression",
+    "FederatedGammaRegressor": "Gamma regression",
     "FederatedGroupLasso": "Group lasso regression",
     "FederatedLogisticRegression": "Logistic regression",
     "FederatedCox": "Cox regression",
     "FederatedMultiTaskLasso": "Multi-task lasso regression",
     "FederatedNuclearRegressor": "Low-rank regression",
+}
+EXPECTED = {  # what a model with a log link predicts
+    "FederatedPoissonRegressor": "the expected count",
+    "FederatedNegativeBinomialRegressor": "the expected count",
+    "FederatedGammaRegressor": "the expected amount",
 }
 ERRORS = {  # where standard errors come from
     "model": "from the model (the Hessian of the log-likelihood)",
@@ -65,15 +70,16 @@ def number(value: object, digits: int = 3) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """An odds or rate ratio with three digits of its distance from 1: 0.156, 1.00031, 4.62.
+    """An odds, rate or hazard ratio with three digits, and with more near 1: with two of its distance from 1.
 
-    >>> ratio_text(0.15623), ratio_text(1.000312), ratio_text(1.0), ratio_text(4.6187)
-    ('0.156', '1.00031', '1', '4.62')
+    >>> [ratio_text(ratio) for ratio in (0.14, 0.99616, 1.000312, 1.0, 2.5, 4.6187, 1234.5)]
+    ['0.140', '0.9962', '1.00031', '1', '2.50', '4.62', '1,234']
     """
     away = abs(ratio - 1)
-    if not np.isfinite(ratio) or ratio <= 0 or away == 0:
-        return number(ratio)
-    return number(ratio, min(3 + max(0, -int(np.floor(np.log10(away))) - 1), 12))
+    if not 1e-3 <= ratio < 1e6 or away < 1e-10:
+        return number(ratio, 9)
+    decimals = [digits - 1 - int(np.floor(np.log10(value))) for digits, value in ((3, ratio), (2, away))]
+    return f"{ratio:,.{max(0, *decimals)}f}"
 
 
 def p_text(p: float) -> str:
@@ -108,11 +114,20 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 def fit_title(result: Record) -> str:
     """The model in a few words."""
-    name = str(result.get("estimator", "Model"))
-    family = FAMILIES.get(name.removesuffix("CV"), name)
+    family = _family(result) or "Model"
     label = f" of {outcome_text(result)}" if result.get("label") else ""
     sites = len(result.get("sites", ()))
     return f"{family}{label}" + (f" over {plural(sites, 'site')}" if sites else "")
+
+
+def _family(result: Record) -> str:
+    """The kind of regression; that of an elastic net without one of its penalties has a name of its own."""
+    name = str(result.get("estimator", "")).removesuffix("CV")
+    if name == "FederatedElasticNet":
+        ratio = (result.get("parameters") or {}).get("l1_ratio")
+        if ratio in (0, 1):
+            return "Lasso regression" if ratio else "Ridge regression"
+    return FAMILIES.get(name, name)
 
 
 def is_cox(result: Record) -> bool:
@@ -157,17 +172,34 @@ def table_sentences(table: Record) -> list[str]:
     columns = plural(int(table["columns"]), "column makes", "columns make")
     said = [f"{plural(int(table['rows']), 'row')} of {sites}: {columns} {plural(int(table['features']), 'feature')}."]
     said += rows_left_out(table)
-    for gap in table["missing"]:
-        share = gap["missing"] / table["rows"]
-        said.append(
-            f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {table['rows']:,} values are missing ({_share(share)}); "
-            f"{_instead(gap['instead'])}." + (" Most of this column is not known." if share > 0.5 else "")
-        )
+    said += _missing_sentences(table)
     if references := table["references"]:
         each = [f"{shorten(str(name), 40)} = {shorten(str(level), 40)}" for name, level in references.items()]
         said.append(f"Reference levels: {join_names(each, '; ', most=12)}.")
     found = [*table["notes"], *(table.get("table_one") or {}).get("notes", ())]
     return said + [f"{str(note).removesuffix('.')}." for note in found if note not in table.get("dropped", ())]
+
+
+def _missing_sentences(table: Record) -> list[str]:
+    """Which values are missing, how many, and what stands for them: one sentence for all columns of numbers."""
+    rows = table["rows"]
+    means = [gap for gap in table["missing"] if isinstance(gap["instead"], (int, float))]
+    alone = [gap for gap in table["missing"] if gap not in means or len(means) == 1]
+    said = [
+        f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {rows:,} values are missing ({_share(gap['missing'] / rows)}); "
+        f"{_instead(gap['instead'])}." + (" Most of this column is not known." if gap["missing"] > rows / 2 else "")
+        for gap in alone
+    ]
+    if len(means) > 1:
+        each = [
+            f"{shorten(str(gap['column']), 40)} ({gap['missing']:,}, {_share(gap['missing'] / rows)}; mean {gap['instead']:.4g})"
+            for gap in means
+        ]
+        lead = f"{len(means)} columns of numbers have missing values ({rows:,} rows); the mean of the others stands for them"
+        said.append(f"{lead}: {join_names(each, most=len(each))}.")
+        if most := [shorten(str(gap["column"]), 40) for gap in means if gap["missing"] > rows / 2]:
+            said.append(f"Most values are not known in: {join_names(most, most=len(most))}.")
+    return said
 
 
 def _share(share: float) -> str:
@@ -227,7 +259,8 @@ def _what_rises(result: Record) -> str:
     classes = result.get("classes")
     if classes:
         return f"the odds of class {shorten(str(classes[-1]), 40)!r}"
-    return "the expected count" if "Poisson" in str(result.get("estimator")) else "the prediction"
+    name = str(result.get("estimator", "")).removesuffix("CV")
+    return EXPECTED.get(name, "the prediction")
 
 
 def event_text(result: Record) -> str | None:
@@ -434,19 +467,16 @@ def measure_name(key: str, evaluation: Record) -> str:
 
 def methods_paragraph(result: Record) -> str:
     """What was done, for the methods section of a paper: only what the record of this run says."""
-    said = [_fitted_sentence(result), *_hazard_sentences(result), *rows_left_out(result.get("table") or {})]
-    said += [
-        *_table_methods(result.get("table") or {}),
-        _penalty_sentence(result),
-    ]
-    said += [_alpha_sentence(result), *_further_sentences(result), _minimum_sentence(result), _scored_sentence(result)]
+    table = result.get("table") or {}
+    said = [_fitted_sentence(result), *_hazard_sentences(result), *rows_left_out(table), *_table_methods(table)]
+    said += [_penalty_sentence(result), _alpha_sentence(result), *_further_sentences(result)]
+    said += [_minimum_sentence(result), _scored_sentence(result)]
     said.append(_where_sentence(result))
     return " ".join(sentence for sentence in said if sentence)
 
 
 def _fitted_sentence(result: Record) -> str:
-    name = str(result.get("estimator", "")).removesuffix("CV")
-    family = FAMILIES.get(name, name or "model").split(" (")[0]
+    family = (_family(result) or "model").split(" (")[0]
     article = "An" if family[:1] in "AEIOU" else "A"
     family = family if family.startswith(PROPER) else family[:1].lower() + family[1:]
     event = event_text(result)
@@ -541,7 +571,17 @@ def _alpha_sentence(result: Record) -> str:
         "best": "the one with the least held-out loss",
         "one_standard_error": "the largest one within one standard error of the least held-out loss",
     }.get(cv.get("rule", ""), "one of them")
-    return f"Its weight alpha was chosen among {losses.shape[0]} values by {way}: {rule}, alpha = {number(result['alpha'])}."
+    chosen = f"Its weight alpha was chosen among {losses.shape[0]} values{grid_text(result)} by {way}"
+    return f"{chosen}: {rule}, alpha = {number(result['alpha'])}."
+
+
+def grid_text(result: Record) -> str:
+    """Where the values of alpha are more than were asked for: that the grid was extended; otherwise nothing."""
+    given, tried = result.get("parameters") or {}, len(result["cv"]["alphas"])
+    asked = given.get("n_alphas")
+    if given.get("alphas") is not None or not isinstance(asked, int) or tried <= asked:
+        return ""
+    return f" ({asked} at first, then {tried - asked} smaller ones, because the loss on rows held out still fell at the last)"
 
 
 def _further_sentences(result: Record) -> list[str]:
