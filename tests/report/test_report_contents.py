@@ -315,3 +315,22 @@ def test_what_stands_for_missing_values_is_said_once():
     assert "Most values are not known in: bmi." in said
     one = " ".join(table_sentences(table | {"missing": gaps[:1]}))
     assert "age: 3 of 100 values are missing (3%); 3.5, the mean of the others, stands for them." in one
+
+
+def test_a_column_of_one_value_at_a_whole_site_is_told_before_the_fit(tmp_path, capsys):
+    rng = np.random.default_rng(3)
+    for name, chol in (("bern", np.zeros(20)), ("rome", rng.integers(150, 300, 30))):
+        lines = [
+            f"{a},{c:g},1,{int(d)}"
+            for a, c, d in zip(rng.integers(30, 80, 50), chol, rng.random(50) < 0.5, strict=False)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,chol,always,died", *lines]))
+    files, run = [str(tmp_path / f"{name}.csv") for name in ("bern", "rome")], tmp_path / "run"
+    options = ["--label", "died", "--model", "logistic", "--alpha", "0.1", "--evaluate", "none", "--out", str(run)]
+    assert main(["fit", *files, *options]) == 0
+    told = "One value wherever it is known at a site: chol is 0 at bern; if this stands for a missing value, leave those cells empty."
+    assert told in capsys.readouterr().out  # "always" is the same everywhere
+    assert (run / "report.html").read_text(encoding="utf-8").count(told) == 1
+    (tmp_path / "bern.csv").write_text((tmp_path / "bern.csv").read_text().replace(",0,1,", ",,1,", 15))
+    assert main(["fit", *files, *options, "--overwrite"]) == 0
+    assert "One value wherever" not in capsys.readouterr().out  # five values are too few to tell
