@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -136,3 +137,27 @@ def test_numbers_at_risk_stand_at_the_ticks_of_the_axis():
     assert ticks[1:] == [10, 20, 30, 40, 50, 60]
     found = {text.get_position()[0]: int(text.get_text()) for text in below.texts}
     assert found == {tick: int((time >= tick).sum()) for tick in ticks}  # counted in the rows
+
+
+def test_no_table_is_cut_on_a_wide_screen_and_names_stay_on_a_phone(run):
+    from test_report_page import BROWSERS
+
+    api = pytest.importorskip("playwright.sync_api", reason="drives the browser: pip install playwright")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip("no browser is installed")
+    cut = "() => [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    beyond = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    name = "() => { const b = [...document.querySelectorAll('.scroll.free')].find(e => e.scrollWidth > e.clientWidth); b.scrollLeft = 150;"
+    name += " return b.querySelector('tbody th').getBoundingClientRect().left - b.getBoundingClientRect().left }"
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto((run / "report.html").as_uri())
+        page.wait_for_selector("body[data-ready]", timeout=30_000)
+        wide = page.evaluate(cut), page.evaluate(beyond)
+        page.set_viewport_size({"width": 390, "height": 800})
+        phone = page.evaluate(beyond), page.evaluate(name)
+        browser.close()
+    assert wide == (0, 0)
+    assert phone == (0, 0)
