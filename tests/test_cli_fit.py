@@ -415,8 +415,9 @@ def test_a_column_that_the_reader_left_out_is_on_the_screen(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "210 rows of 3 sites: 2 columns make 2 features."
     said = "the first column has no name and numbers the rows; it was left out."
-    assert lines[2:7] == [*(f"{name}.csv: {said}" for name in sorted(NAMES)), lines[5], ""]
-    assert lines[5].startswith("Rehearsal")
+    assert lines[1] == "No row was left out."
+    assert lines[3:8] == [*(f"{name}.csv: {said}" for name in sorted(NAMES)), lines[6], ""]
+    assert lines[6].startswith("Rehearsal")
 
 
 def test_the_screen_says_what_is_there(files, tmp_path, capsys):

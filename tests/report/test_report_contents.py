@@ -20,7 +20,7 @@ from compfed.report.page import page_text
 from compfed.report.plots import Plot, Series, plot_data
 from compfed.report.run_result import read_result
 from compfed.report.style import styled
-from compfed.report.words import goodness, methods_paragraph
+from compfed.report.words import fit_title, goodness, methods_paragraph, ratio_text, table_sentences, variables
 
 SITES = {"rome": 60, "oslo": 50}
 
@@ -234,3 +234,103 @@ def test_a_report_of_rows_in_a_notebook_has_no_table_1_and_no_files():
     assert "Table 1" not in text
     assert "SHA-256" not in text
     assert 'id="methods"' in text
+
+
+def test_rows_left_out_are_counted_beside_the_rows(folder, page, tmp_path):
+    assert "Fitted to 110 rows of rome, oslo. No row was left out." in page
+    assert "No row was left out." in methods_paragraph(read_result(folder / "run"))
+    assert "left out" not in methods_paragraph({"kind": "fit", "table": {"rows": 3}})  # not recorded
+    counts = {}
+    for k, name in enumerate(SITES):
+        header, *rows = (folder / f"{name}.csv").read_text().splitlines()
+        rows = [row.rpartition(",")[0] + "," if i % (9 + k) == 3 else row for i, row in enumerate(rows)]
+        counts[name] = sum(row.endswith(",") for row in rows)
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
+    files, model = [str(tmp_path / f"{name}.csv") for name in SITES], ["--label", "died", "--model", "logistic"]
+    options = ["--alpha", "0.1", "--drop-unlabelled", "--evaluate", "none", "--out", str(tmp_path / "run")]
+    assert main(["fit", *files, *model, *options]) == 0
+    each = ", ".join(f"{count} of {name}.csv" for name, count in counts.items())
+    told = f"{sum(counts.values())} rows without a label dropped: {each}."
+    text = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert f"Fitted to {110 - sum(counts.values())} rows of rome, oslo. {told}" in text
+    assert f"</p><p>{told}</p>" in text
+    assert text.count(told) == 3  # the lead, the table, the methods
+    assert "No row was left out" not in text
+
+
+# --- the words of each model ---
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameters", "title", "raised"),
+    [
+        ("FederatedElasticNet", {"l1_ratio": 0.0}, "A ridge regression", "the prediction"),
+        ("FederatedElasticNetCV", {"l1_ratio": 0.5}, "An elastic-net regression", "the prediction"),
+        ("FederatedHuber", {}, "A Huber regression", "the prediction"),
+        ("FederatedGammaRegressor", {}, "A Gamma regression", "the expected amount"),
+        ("FederatedPoissonRegressorCV", {}, "A Poisson regression", "the expected count"),
+        ("FederatedNegativeBinomialRegressor", {}, "A negative binomial regression", "the expected count"),
+    ],
+)
+def test_a_model_has_the_name_that_a_paper_gives_it(estimator, parameters, title, raised):
+    record: Any = {"kind": "fit", "estimator": estimator, "parameters": parameters, "label": "cost"}
+    record |= {"features": ["age"], "coef": [[0.5]], "intercept": [1.0]}
+    assert methods_paragraph(record).startswith(f"{title} of cost was fitted")
+    assert fit_title(record).lower().startswith(title.lower().split(maxsplit=1)[1])
+    assert variables(record)[1] == f"Larger values raise {raised}: age."
+
+
+def test_an_extended_grid_of_alpha_is_said_with_what_was_asked_for():
+    """Six values are asked for, and the loss still falls at the last one: the count of the model is the oracle."""
+    table = cf.data.bundled.diabetes()
+    with pytest.warns(UserWarning, match="extended"):
+        model = cf.FederatedLassoCV(n_alphas=6, eps=0.5, cv=3).fit(table.X, table.y, sites=table.sites)
+    tried = len(model.alphas_)
+    assert tried > 6
+    record = model.to_result()
+    for text in (page_text(record), methods_paragraph(record)):
+        assert f"{tried} values of alpha (6 at first, then {tried - 6} smaller ones" in text.replace(
+            f"{tried} values (", f"{tried} values of alpha ("
+        )
+    short = record | {"parameters": record["parameters"] | {"n_alphas": tried}}
+    assert "at first" not in methods_paragraph(short)
+
+
+@pytest.mark.parametrize("ratio", [0.14, 0.0123, 0.98765, 0.99616, 1.0038, 1.1, 2.062, 12.345])
+def test_a_ratio_has_three_digits_and_shows_its_effect(ratio):
+    text = ratio_text(ratio)
+    assert len(text.replace(".", "").lstrip("0")) >= 3  # a trailing zero is a digit, too
+    assert abs(float(text) - ratio) <= 5e-3 * ratio
+    assert abs(float(text) - ratio) <= 0.05 * abs(ratio - 1)  # two digits of the distance from 1
+    assert len(text) <= 6
+
+
+def test_what_stands_for_missing_values_is_said_once():
+    gaps = [{"column": name, "missing": k, "instead": k + 0.5} for name, k in (("age", 3), ("bmi", 60), ("dose", 1))]
+    table = {"rows": 100, "sites": {"a": 100}, "columns": 3, "features": 3, "references": {}, "notes": []}
+    said = " ".join(table_sentences(table | {"missing": gaps}))
+    assert said.count("stands for them") == 1
+    for name, missing, mean in (("age", "3, 3%", "3.5"), ("bmi", "60, 60%", "60.5"), ("dose", "1, 1%", "1.5")):
+        assert f"{name} ({missing}; mean {mean})" in said
+    assert "Most values are not known in: bmi." in said
+    one = " ".join(table_sentences(table | {"missing": gaps[:1]}))
+    assert "age: 3 of 100 values are missing (3%); 3.5, the mean of the others, stands for them." in one
+
+
+def test_a_column_of_one_value_at_a_whole_site_is_told_before_the_fit(tmp_path, capsys):
+    rng = np.random.default_rng(3)
+    for name, chol in (("bern", np.zeros(20)), ("rome", rng.integers(150, 300, 30))):
+        lines = [
+            f"{a},{c:g},1,{int(d)}"
+            for a, c, d in zip(rng.integers(30, 80, 50), chol, rng.random(50) < 0.5, strict=False)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,chol,always,died", *lines]))
+    files, run = [str(tmp_path / f"{name}.csv") for name in ("bern", "rome")], tmp_path / "run"
+    options = ["--label", "died", "--model", "logistic", "--alpha", "0.1", "--evaluate", "none", "--out", str(run)]
+    assert main(["fit", *files, *options]) == 0
+    told = "One value wherever it is known at a site: chol is 0 at bern; if this stands for a missing value, leave those cells empty."
+    assert told in capsys.readouterr().out  # "always" is the same everywhere
+    assert (run / "report.html").read_text(encoding="utf-8").count(told) == 1
+    (tmp_path / "bern.csv").write_text((tmp_path / "bern.csv").read_text().replace(",0,1,", ",,1,", 15))
+    assert main(["fit", *files, *options, "--overwrite"]) == 0
+    assert "One value wherever" not in capsys.readouterr().out  # five values are too few to tell

@@ -78,7 +78,7 @@ def test_a_comparison_of_sites_and_a_fit_of_files_are_rehearsals_too(tmp_path, c
     argv = ["--label", "y", "--model", "lasso", "--alpha", "0.1", "--evaluate", "none", "--out", str(tmp_path / "run")]
     assert main(["fit", *paths, *argv]) == 0
     assert (
-        "60 rows of 3 sites: 3 columns make 3 features.\nRehearsal: all rows were in this process.\n"
+        "60 rows of 3 sites: 3 columns make 3 features.\nNo row was left out.\nRehearsal: all rows were in this process.\n"
         in capsys.readouterr().out
     )
     text = re.sub(r"<[^>]*>", " ", (tmp_path / "run" / "report.html").read_text())

@@ -412,8 +412,8 @@ def _table(sites: Sites) -> JsonObject:
     from compfed.federation.tables import table_one_record
 
     found = summary_of(sites)
-    notes = [option_text(note) for note in found["notes"]]
-    return found | {"notes": notes, "table_one": table_one_record(sites)}
+    told = {name: [option_text(note) for note in found[name]] for name in ("dropped", "notes")}
+    return found | told | {"table_one": table_one_record(sites)}
 
 
 def _table_text(table: JsonObject) -> str:

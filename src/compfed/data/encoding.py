@@ -47,6 +47,7 @@ AUTO = 'Give schema="auto", which makes levels of words and imputes missing numb
 
 
 LEFT_OUT = ", left out"  # in the note of a column that a proposed schema does not have
+DROPPED = "rows without a label dropped"  # in the note that counts them
 DROP = "Drop rows without a label."
 WORD_LABELS = 'with schema="auto", or a Schema, words are classes'
 

@@ -18,6 +18,7 @@ from compfed.data.encoding import (
     AUTO,
     BLANKS,
     DROP,
+    DROPPED,
     LEFT_OUT,
     WORDS,
     Encoded,
@@ -219,7 +220,7 @@ def _labelled(tables: Sequence[RawTable], label: Names) -> tuple[list[RawTable],
         counts |= {table.name: int(missing.sum())} if missing.any() else {}
         found.append(table.take(np.flatnonzero(~missing)) if missing.any() else table)
     each = join_names([f"{count} of {name}" for name, count in counts.items()], most=12)
-    return found, (f"{sum(counts.values())} rows without a label dropped: {each}",) if counts else ()
+    return found, (f"{sum(counts.values())} {DROPPED}: {each}",) if counts else ()
 
 
 def read_tables(

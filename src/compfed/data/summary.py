@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compfed._utils.plain import JsonObject
+from compfed.data.encoding import DROPPED
 from compfed.data.sites import Sites
 from compfed.schema import CategoricalColumn
 
@@ -22,5 +23,5 @@ def summary_of(sites: Sites) -> JsonObject:
     return {
         "rows": int(sites.sizes.sum()), "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)),
         "columns": len(columns) or sites.width, "features": sites.width, "missing": missing, "references": references,
-        "notes": list(sites.notes),
+        "dropped": [note for note in sites.notes if DROPPED in note], "notes": list(sites.notes),
     }  # fmt: skip

@@ -67,6 +67,7 @@ def result_of(
         "estimator": type(model).__name__,
         "parameters": {name: _parameter(value) for name, value in model.get_params(deep=False).items()},
         "label": label,
+        "survival": survival_of(model),
         "features": [f"feature {j}" for j in range(coef.shape[1])] if names is None else [str(name) for name in names],
         "classes": plain(getattr(model, "classes_", None)),
         "coef": coef,
@@ -111,6 +112,18 @@ def event_of(model: FederatedModel) -> Any:
     """The class whose log-odds the coefficients add up to; None unless there are two."""
     classes = plain(getattr(model, "classes_", None))
     return classes[1] if getattr(model, "ratio_name", None) == "odds ratio" and classes is not None else None
+
+
+def survival_of(model: FederatedModel) -> JsonObject | None:
+    """The columns of survival data by their parts: entry, time, event, stratum; None where a schema does not name them."""
+    schema = getattr(model, "schema_", None)
+    if getattr(model, "ratio_name", None) != "hazard ratio" or schema is None or schema.label is None:
+        return None
+    columns = schema.label.column
+    if isinstance(columns, str) or len(columns) not in (2, 3):
+        return None
+    found: JsonObject = dict(zip(("entry", "time", "event")[-len(columns) :], columns, strict=True))
+    return found if schema.stratum is None else found | {"stratum": schema.stratum}
 
 
 def _path(model: Any) -> JsonObject | None:

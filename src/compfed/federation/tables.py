@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.plain import JsonObject
-from compfed._utils.text import join_names
+from compfed._utils.text import join_names, shorten
 from compfed._utils.validation import is_number
 from compfed.data import LazySites, Sites
 from compfed.data.raw_table import RawTable
@@ -20,6 +20,7 @@ from compfed.federation.server.program import Federation, counts, for_site, gath
 from compfed.federation.server.tabulation import (
     FEW_REFINEMENTS,
     FEW_THRESHOLDS,
+    NumericSummary,
     TableLayout,
     label_columns,
     layout_of,
@@ -98,8 +99,28 @@ def table_one_record(sites: Sites) -> JsonObject | None:
     raw = sites.raw
     if (sites.width if raw is None else len(raw[0].columns)) > MOST_COLUMNS:
         return None
-    header, *rows = describe(sites).cells()
-    return {"header": header, "rows": rows, "notes": []}
+    found = describe(sites)
+    header, *rows = found.cells()
+    return {"header": header, "rows": rows, "notes": constant_at_sites(found)}
+
+
+FEW = 10  # values: so few may well be the same
+
+
+def constant_at_sites(found: TableOne) -> list[str]:
+    """Columns of numbers that have one value at a whole site and others elsewhere, in a sentence: a missing value may be written so."""
+    said = []
+    for name, overall in found.overall.columns.items():
+        if name in found.labels or not isinstance(overall, NumericSummary) or not overall.sd > 0:
+            continue
+        for site, table in zip(found.names, found.sites or (), strict=False):
+            column = table.columns[name]
+            if isinstance(column, NumericSummary) and column.sd == 0 and column.values >= FEW:
+                said.append(f"{shorten(name, 40)} is {column.mean:.6g} at {shorten(site, 40)}")
+    if not said:
+        return []
+    way_out = "if this stands for a missing value, leave those cells empty"
+    return [f"One value wherever it is known at a site: {join_names(said, '; ', most=12)}; {way_out}"]
 
 
 def tell_table(federation: Federation, layout: TableLayout, alone: bool) -> bool:

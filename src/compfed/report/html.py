@@ -33,7 +33,7 @@ def paragraphs(values: Iterable[object]) -> str:
 
 
 def table(header: Sequence[object], rows: Iterable[Sequence[object]], kind: str = "") -> str:
-    """A table of plain texts; cells but the first of a row align to the right in a table of kind "numbers"."""
+    """A table of plain texts; in one of kind "numbers" cells but the first of a row align to the right, and it may be wider than text."""
     head = "".join(f'<th scope="col">{text(cell)}</th>' for cell in header)
     body = "".join(
         "<tr>"
@@ -42,7 +42,8 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]], kind: str 
         for row in rows
     )
     head = f"<thead><tr>{head}</tr></thead>" if any(header) else ""
-    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+    free = " free" if "numbers" in kind.split() else ""
+    return f'<div class="scroll{free}"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def section(title: str, *content: str) -> str:

@@ -10,18 +10,19 @@ whether sums were exact, as over a network, or in double precision.
 kind "fit" (`compfed.estimators.export.result_of`)
     place, exact_sums, estimator, parameters, label, features, classes, coef (outputs, features), intercept, feature_scale, alpha, theta,
     ratios {name, values (outputs, features)}: exp(coef), with the word for it; comparisons: "per unit" or "against ..." for each
-    feature; event: the class whose log-odds are modelled,
+    feature; event: the class whose log-odds are modelled; survival {entry, time, event, stratum}: columns of a Cox model,
     path {alphas, coefs (alphas, outputs, features)},
     cv {alphas, losses (alphas, splits), best, one_standard_error, rule, leave_one_out},
     certificate {holds, relative, tol, duality_gap, unique, minimiser_exists, claim, words, ...},
-    table {rows, sites {name: rows}, columns, features, missing [{column, missing, instead}], references {column: level}, notes,
-           table_one {header, rows, notes}},
+    table {rows, sites {name: rows}, columns, features, missing [{column, missing, instead}], references {column: level},
+           dropped [note about rows], notes, table_one {header, rows, notes}},
     run {command, files [{name, bytes, sha256}], commit}: how to run it again,
     communication {rounds, bytes_up, bytes_down, queries [{query, models, bytes_up, bytes_down, leaves}]},
     summary {kind, errors, level, terms, compared, classes, coefficients, standard_errors, statistics, p_values, low, high, ratio_name,
              ratios, ratio_low, ratio_high, why_no_errors, log_likelihood, deviance, aic, bic, null_test, notes, ...},
     trace {column: array}, algorithm, sites, schema (text), provenance, versions,
     evaluation {weight, events, how, brier, r2, ..., intervals {measure: [low, high]},
+                concordance, pairs {concordant, discordant, same}: of a Cox model,
                 auc {value, rounding_low, rounding_high, confidence_low, confidence_high},
                 roc {false_positive_low, false_positive_high, true_positive_low, true_positive_high},
                 calibration {weight_low, predicted_low, observed_low, ..._high}, per_site {site: evaluation}}

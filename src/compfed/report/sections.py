@@ -136,10 +136,9 @@ def _table_one(found: Record) -> str:
         first = ", ".join(filter(None, (column, statistic.strip())))
         body.append([first if column != before else f"· {statistic.strip()}", *cells])
         before = column
-    notes = html.paragraphs(f"{str(note)[:1].upper()}{str(note)[1:]}." for note in found.get("notes", ()))
     lead = "Table 1: the columns as they are in the files, before anything stands for a missing value."
     lead += " SMD: the largest standardised difference between two sites; above 0.1 it is commonly called an imbalance."
-    return html.paragraph(lead, "note") + html.table(shown, body, "numbers") + notes
+    return html.paragraph(lead, "note") + html.table(shown, body, "numbers labels")
 
 
 def _methods_section(record: Record) -> str:
@@ -178,17 +177,26 @@ def _coefficient_table(record: Record) -> str:
     heads = [str(c) for c in classes] if classes is not None else ["coefficient"] * len(coef)
     has_scale, ratios, rows = record.get("feature_scale") is not None and len(coef) == 1, _ratios(record), []
     compared = record.get("comparisons") or ["per unit"] * len(names)
+    says = any(each != "per unit" for each in compared)  # otherwise the heading does
     for j in order[:MOST_TABLE_ROWS]:
-        row = [names[j], compared[j], *(_coefficient_text(value) for value in coef[:, j])]
+        row = [names[j], *[compared[j]] * says, *(_coefficient_text(value) for value in coef[:, j])]
         row += [] if ratios is None else [ratios[1][j]]
         rows.append([*row, words.number(coef[0, j] * scale[j], 3)] if has_scale else row)
     heads += [] if ratios is None else [ratios[0]]
     heads += ["coefficient per standard deviation"] if has_scale else []
-    intercept = np.ravel(np.asarray(record.get("intercept", []), float))
-    rows.append(["(intercept)", "", *map(_coefficient_text, intercept), *[""] * (len(heads) - len(intercept))])
-    text = html.table(["variable", "compared", *heads], rows, "numbers")
+    if words.has_intercept(record):
+        intercept = np.ravel(np.asarray(record.get("intercept", []), float))
+        rows.append(
+            ["(intercept)", *[""] * says, *map(_coefficient_text, intercept), *[""] * (len(heads) - len(intercept))]
+        )
+    text = html.table([*(["variable", "compared"] if says else ["variable, per unit"]), *heads], rows, "numbers")
     if (event := words.event_text(record)) is not None:
         text = html.paragraph(f"The event is {event}: the coefficients add up to its log-odds.", "note") + text
+    if words.is_cox(record):
+        lead = (
+            "The coefficients add up to the log of the hazard, relative to the baseline hazard; there is no intercept."
+        )
+        text = html.paragraph(lead, "note") + text
     if len(order) > MOST_TABLE_ROWS:
         text += html.paragraph(f"{len(order) - MOST_TABLE_ROWS} smaller ones are in result.json.", "note")
     zero = [name for j, name in enumerate(names) if j not in set(used.tolist())]
@@ -222,8 +230,10 @@ def _summary_parts(record: Record) -> list[Part]:
     if found.get("why_no_errors"):
         said = [f"No standard errors: {found['why_no_errors'].removesuffix('.')}."]
     level, ratio = f"{found['level']:.0%} interval", found.get("ratio_name")
-    named = ["terms"] + ["classes"] * any(found["classes"]) + ["compared"]
-    heads = ["variable", *["class"] * any(found["classes"]), "compared", "coefficient", "standard error"]
+    says = any(each not in ("per unit", "") for each in found["compared"])  # otherwise the heading does
+    named = ["terms"] + ["classes"] * any(found["classes"]) + ["compared"] * says
+    heads = ["variable" if says else "variable, per unit", *["class"] * any(found["classes"]), *["compared"] * says]
+    heads += ["coefficient", "standard error"]
     heads += [found["statistic_name"], "p", level, *([ratio, level] if ratio else [])]
     columns = {
         name: _floats(found[name])
@@ -288,7 +298,7 @@ def _choice_words(record: Record) -> str:
     }.get(cv.get("rule", ""), "an alpha")
     way = f"Cross-validation over {words.plural(losses.shape[1], 'split')}"
     way = "Approximate leave-one-out" if cv.get("leave_one_out") else way
-    text = f"{way} tried {losses.shape[0]} values of alpha and took {rule}: {words.number(record['alpha'])}."
+    text = f"{way} tried {losses.shape[0]} values of alpha{words.grid_text(record)} and took {rule}: {words.number(record['alpha'])}."
     alphas = np.asarray(cv["alphas"], float)
     at = float(record["alpha"])
     if at in (alphas.min(), alphas.max()):
@@ -409,6 +419,9 @@ def _evaluation_parts(record: Record) -> list[Part]:
         rows.append(["AUC (ties count half)", *("-" if one is None else words.auc_text(*one) for one in each)])
         rows.append(["rounding bounds of the AUC", *("-" if one is None else _bounds(*one) for one in each)])
         rows.append(["95 % confidence interval of the AUC (DeLong)", *map(words.confidence, columns.values())])
+    if any(each.get("pairs") for each in columns.values()):
+        counts = [each.get("pairs") for each in columns.values()]
+        rows.append(["pairs of rows compared", *(words.number(c and sum(c.values())) for c in counts)])
     note = ""
     if any(" to " in cell for row in rows for cell in row[1:] if row[0].startswith("rounding")):
         why = {
@@ -422,7 +435,7 @@ def _evaluation_parts(record: Record) -> list[Part]:
         note += html.paragraph(
             "Confidence intervals are about other rows like these; the rows are taken as independent.", "note"
         )
-    parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
+    parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers labels"), note)]
     parts += [plots for plots in (_curves(evaluation), _curves_by_site(evaluation)) if plots]
     return parts
 

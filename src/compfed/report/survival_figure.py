@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,28 @@ from compfed.report.style import COLOURS, blank, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHOWN = 6  # times of the table below
+APART = 0.07  # of the axis: numbers at risk do not touch
+
+
+def risk_times(times: Sequence[float]) -> list[int]:
+    """The places of the agreed times that stand at the ticks of an axis: those next to round numbers.
+
+    Rows at risk are known at the agreed times alone.
+
+    >>> risk_times([float(t) for t in range(1, 61)])
+    [0, 9, 19, 29, 39, 49, 59]
+    >>> risk_times([1.0, 2.0, 3.0, 60.0])
+    [0, 3]
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    found, span = np.asarray(times, float), max(times) - min(0.0, min(times))
+    kept: list[int] = []
+    for tick in MaxNLocator(7, steps=[1, 2, 2.5, 3, 5, 10]).tick_values(min(0.0, found.min()), found.max()):
+        place = int(np.argmin(np.abs(found - tick)))
+        if not kept or found[place] - found[kept[-1]] >= APART * span:
+            kept.append(place)
+    return kept
 
 
 def draw_survival(curves: Any, axes: Any = None) -> Figure:
@@ -29,7 +51,9 @@ def draw_survival(curves: Any, axes: Any = None) -> Figure:
             top.fill_between(times, steps[1], steps[2], step="post", color=colour, alpha=0.15, linewidth=0)
         top.set(ylabel="survival", ylim=(0, 1.02))
         top.legend(loc="lower left")
-        places = np.unique(np.linspace(0, len(curves.times) - 1, min(SHOWN, len(curves.times))).round().astype(int))
+        places = risk_times(curves.times)
+        ticks = [float(curves.times[place]) for place in places]
+        below.set_xticks(ticks, [f"{tick:g}" for tick in ticks])  # the axes share them
         for k in range(len(curves.groups)):
             for place in places:
                 below.text(

@@ -14,13 +14,19 @@ FAMILIES = {
     "FederatedLasso": "Lasso regression",
     "FederatedElasticNet": "Elastic-net regression",
     "FederatedHuber": "Huber regression (robust to outliers)",
-    "FederatedPoissonRegressor": "Poisson regression of counts",
-    "FederatedNegativeBinomialRegressor": "Negative binomial regression of counts",
-    "FederatedGammaRegressor": "Gamma regression of amounts",
+    "FederatedPoissonRegressor": "Poisson regression",
+    "FederatedNegativeBinomialRegressor": "Negative binomial regression",
+    "FederatedGammaRegressor": "Gamma regression",
     "FederatedGroupLasso": "Group lasso regression",
     "FederatedLogisticRegression": "Logistic regression",
+    "FederatedCox": "Cox regression",
     "FederatedMultiTaskLasso": "Multi-task lasso regression",
     "FederatedNuclearRegressor": "Low-rank regression",
+}
+EXPECTED = {  # what a model with a log link predicts
+    "FederatedPoissonRegressor": "the expected count",
+    "FederatedNegativeBinomialRegressor": "the expected count",
+    "FederatedGammaRegressor": "the expected amount",
 }
 ERRORS = {  # where standard errors come from
     "model": "from the model (the Hessian of the log-likelihood)",
@@ -64,15 +70,16 @@ def number(value: object, digits: int = 3) -> str:
 
 
 def ratio_text(ratio: float) -> str:
-    """An odds or rate ratio with three digits of its distance from 1: 0.156, 1.00031, 4.62.
+    """An odds, rate or hazard ratio with three digits, and with more near 1: with two of its distance from 1.
 
-    >>> ratio_text(0.15623), ratio_text(1.000312), ratio_text(1.0), ratio_text(4.6187)
-    ('0.156', '1.00031', '1', '4.62')
+    >>> [ratio_text(ratio) for ratio in (0.14, 0.99616, 1.000312, 1.0, 2.5, 4.6187, 1234.5)]
+    ['0.140', '0.9962', '1.00031', '1', '2.50', '4.62', '1,234']
     """
     away = abs(ratio - 1)
-    if not np.isfinite(ratio) or ratio <= 0 or away == 0:
-        return number(ratio)
-    return number(ratio, min(3 + max(0, -int(np.floor(np.log10(away))) - 1), 12))
+    if not 1e-3 <= ratio < 1e6 or away < 1e-10:
+        return number(ratio, 9)
+    decimals = [digits - 1 - int(np.floor(np.log10(value))) for digits, value in ((3, ratio), (2, away))]
+    return f"{ratio:,.{max(0, *decimals)}f}"
 
 
 def p_text(p: float) -> str:
@@ -107,11 +114,39 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 def fit_title(result: Record) -> str:
     """The model in a few words."""
-    name = str(result.get("estimator", "Model"))
-    family = FAMILIES.get(name.removesuffix("CV"), name)
-    label = f" of {shorten(str(result['label']), 60)}" if result.get("label") else ""
+    family = _family(result) or "Model"
+    label = f" of {outcome_text(result)}" if result.get("label") else ""
     sites = len(result.get("sites", ()))
     return f"{family}{label}" + (f" over {plural(sites, 'site')}" if sites else "")
+
+
+def _family(result: Record) -> str:
+    """The kind of regression; that of an elastic net without one of its penalties has a name of its own."""
+    name = str(result.get("estimator", "")).removesuffix("CV")
+    if name == "FederatedElasticNet":
+        ratio = (result.get("parameters") or {}).get("l1_ratio")
+        if ratio in (0, 1):
+            return "Lasso regression" if ratio else "Ridge regression"
+    return FAMILIES.get(name, name)
+
+
+def is_cox(result: Record) -> bool:
+    """Whether the model is one of hazards, which has no intercept."""
+    return str(result.get("estimator", "")).removesuffix("CV") == "FederatedCox"
+
+
+def outcome_text(result: Record) -> str:
+    """The outcome in a few words: died, or months (event: died)."""
+    found = result.get("survival")
+    if not found:
+        return shorten(str(result["label"]), 60)
+    entry = f"{shorten(found['entry'], 40)} to " if found.get("entry") else ""
+    return f"{entry}{shorten(found['time'], 40)} (event: {shorten(found['event'], 40)})"
+
+
+def has_intercept(result: Record) -> bool:
+    """Whether the model has an intercept."""
+    return not is_cox(result) and (result.get("parameters") or {}).get("fit_intercept") is not False
 
 
 def fit_lead(result: Record) -> str:
@@ -120,7 +155,15 @@ def fit_lead(result: Record) -> str:
     rows = rows_of(result)
     where = f"Fitted to {plural(rows, 'row')} of " if rows else "Fitted to the rows of "
     read = {ONE_PROCESS: f" {REHEARSAL}", NETWORK: " Each site read its own rows."}.get(result.get("place", ""), "")
-    return f"{where}{join_names(sites, most=6)}.{read}" if sites else ""
+    left_out = "".join(f" {said}" for said in rows_left_out(result.get("table") or {}))
+    return f"{where}{join_names(sites, most=6)}.{left_out}{read}" if sites else ""
+
+
+def rows_left_out(table: Record) -> list[str]:
+    """How many rows were left out of a table, and why; that there are none; or nothing, where it is not recorded."""
+    if "dropped" not in table:
+        return []
+    return [f"{str(note).removesuffix('.')}." for note in table["dropped"]] or ["No row was left out."]
 
 
 def table_sentences(table: Record) -> list[str]:
@@ -128,16 +171,35 @@ def table_sentences(table: Record) -> list[str]:
     sites = plural(len(table["sites"]), "site")
     columns = plural(int(table["columns"]), "column makes", "columns make")
     said = [f"{plural(int(table['rows']), 'row')} of {sites}: {columns} {plural(int(table['features']), 'feature')}."]
-    for gap in table["missing"]:
-        share = gap["missing"] / table["rows"]
-        said.append(
-            f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {table['rows']:,} values are missing ({_share(share)}); "
-            f"{_instead(gap['instead'])}." + (" Most of this column is not known." if share > 0.5 else "")
-        )
+    said += rows_left_out(table)
+    said += _missing_sentences(table)
     if references := table["references"]:
         each = [f"{shorten(str(name), 40)} = {shorten(str(level), 40)}" for name, level in references.items()]
         said.append(f"Reference levels: {join_names(each, '; ', most=12)}.")
-    return said + [f"{str(note).removesuffix('.')}." for note in table["notes"]]
+    found = [*table["notes"], *(table.get("table_one") or {}).get("notes", ())]
+    return said + [f"{str(note).removesuffix('.')}." for note in found if note not in table.get("dropped", ())]
+
+
+def _missing_sentences(table: Record) -> list[str]:
+    """Which values are missing, how many, and what stands for them: one sentence for all columns of numbers."""
+    rows = table["rows"]
+    means = [gap for gap in table["missing"] if isinstance(gap["instead"], (int, float))]
+    alone = [gap for gap in table["missing"] if gap not in means or len(means) == 1]
+    said = [
+        f"{shorten(str(gap['column']), 60)}: {gap['missing']:,} of {rows:,} values are missing ({_share(gap['missing'] / rows)}); "
+        f"{_instead(gap['instead'])}." + (" Most of this column is not known." if gap["missing"] > rows / 2 else "")
+        for gap in alone
+    ]
+    if len(means) > 1:
+        each = [
+            f"{shorten(str(gap['column']), 40)} ({gap['missing']:,}, {_share(gap['missing'] / rows)}; mean {gap['instead']:.4g})"
+            for gap in means
+        ]
+        lead = f"{len(means)} columns of numbers have missing values ({rows:,} rows); the mean of the others stands for them"
+        said.append(f"{lead}: {join_names(each, most=len(each))}.")
+        if most := [shorten(str(gap["column"]), 40) for gap in means if gap["missing"] > rows / 2]:
+            said.append(f"Most values are not known in: {join_names(most, most=len(most))}.")
+    return said
 
 
 def _share(share: float) -> str:
@@ -191,10 +253,14 @@ def _strength(result: Record, j: int) -> str:
 def _what_rises(result: Record) -> str:
     if (event := event_text(result)) is not None:
         return f"the odds of {event}"
+    if is_cox(result):
+        event = (result.get("survival") or {}).get("event")
+        return f"the hazard of the event ({shorten(event, 40)})" if event else "the hazard of the event"
     classes = result.get("classes")
     if classes:
         return f"the odds of class {shorten(str(classes[-1]), 40)!r}"
-    return "the expected count" if "Poisson" in str(result.get("estimator")) else "the prediction"
+    name = str(result.get("estimator", "")).removesuffix("CV")
+    return EXPECTED.get(name, "the prediction")
 
 
 def event_text(result: Record) -> str | None:
@@ -226,8 +292,8 @@ def goodness(result: Record) -> list[str]:
             )
         if key == "auc":
             said.append(f"95 % confidence interval (DeLong): {confidence(evaluation)}.")
-    if evaluation and evaluation.get("how"):
-        said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
+    if how := _scored_how(evaluation):
+        said.append(f"Scored: {how}.")
     cv = result.get("cv")
     if cv:
         alphas, losses = np.asarray(cv["alphas"], float), np.asarray(cv["losses"], float)
@@ -245,6 +311,12 @@ def goodness(result: Record) -> list[str]:
                 f"That is {abs(change):.0%} {'lower' if change >= 0 else 'higher'} than without any variable ({number(null)})."
             )
     return said
+
+
+def _scored_how(evaluation: Record) -> str:
+    """Which model scored which rows; of survival data the model itself, where nothing else is said."""
+    how = str(evaluation.get("how") or ("as given" if evaluation.get("kind") == "survival" else ""))
+    return HOW.get(how, how)
 
 
 def _null_loss(result: Record, mean: np.ndarray) -> float | None:
@@ -383,6 +455,7 @@ PENALTIES = {
     "FederatedMultiTaskLasso": "a penalty that takes a variable into all outcomes or none",
     "FederatedNuclearRegressor": "a nuclear-norm (low-rank) penalty",
 }
+PROPER = ("Cox", "Gamma", "Huber", "Poisson")  # names that are not written small
 PER_THRESHOLD = ("sensitivity", "specificity", "ppv", "npv", "accuracy")
 
 
@@ -395,24 +468,46 @@ def measure_name(key: str, evaluation: Record) -> str:
 
 def methods_paragraph(result: Record) -> str:
     """What was done, for the methods section of a paper: only what the record of this run says."""
-    said = [_fitted_sentence(result), *_table_methods(result.get("table") or {}), _penalty_sentence(result)]
-    said += [_alpha_sentence(result), *_further_sentences(result), _minimum_sentence(result), _scored_sentence(result)]
+    table = result.get("table") or {}
+    said = [_fitted_sentence(result), *_hazard_sentences(result), *rows_left_out(table), *_table_methods(table)]
+    said += [_penalty_sentence(result), _alpha_sentence(result), *_further_sentences(result)]
+    said += [_minimum_sentence(result), _scored_sentence(result)]
     said.append(_where_sentence(result))
     return " ".join(sentence for sentence in said if sentence)
 
 
 def _fitted_sentence(result: Record) -> str:
-    name = str(result.get("estimator", "")).removesuffix("CV")
-    family = FAMILIES.get(name, name or "model").split(" (")[0]
-    article, family = "An" if family[:1] in "AEIOU" else "A", family[:1].lower() + family[1:]
-    label, event = result.get("label"), event_text(result)
-    of = f" of {shorten(str(label), 60)}" if label else ""
+    family = (_family(result) or "model").split(" (")[0]
+    article = "An" if family[:1] in "AEIOU" else "A"
+    family = family if family.startswith(PROPER) else family[:1].lower() + family[1:]
+    event = event_text(result)
+    of = f" of {outcome_text(result)}" if result.get("label") else ""
     of += f" (event: {event})" if event is not None else ""
     sites = [shorten(str(site), 40) for site in result.get("sites", ())]
     rows, where = rows_of(result), f" of {plural(len(sites), 'site')} ({join_names(sites, most=20)})" if sites else ""
     data = f" was fitted to {plural(rows, 'row')}{where}" if rows else f" was fitted{where and ' to the rows' + where}"
     version = result.get("versions", {}).get("compfed")
     return f"{article} {family}{of}{data}{f' with compfed {version}' if version else ''}."
+
+
+def _hazard_sentences(result: Record) -> list[str]:
+    """What a Cox model assumed of the baseline hazard, and what stood for the order of tied events."""
+    if not is_cox(result):
+        return []
+    given, columns = result.get("parameters") or {}, result.get("survival") or {}
+    stratum = columns.get("stratum")
+    within = f" and every stratum ({shorten(stratum, 40)}) within it" if stratum else ""
+    said = {
+        "site": f"The model was stratified by site: every site{within} had a baseline hazard of its own.",
+        "common": f"One baseline hazard was common to all sites{', in every stratum' if stratum else ''}, on an agreed grid of times.",
+    }.get(given.get("baseline", ""))
+    ties = {"efron": "Efron's", "breslow": "Breslow's"}.get(given.get("ties", ""))
+    entry = columns.get("entry")
+    return [
+        *([said] if said else []),
+        *([f"Events at the same time were handled by {ties} method."] if ties else []),
+        *([f"Rows were at risk from {shorten(entry, 40)} on (left truncation)."] if entry else []),
+    ]
 
 
 def rows_of(result: Record) -> int | None:
@@ -456,7 +551,8 @@ def _penalty_sentence(result: Record) -> str:
     penalty = penalty or "a penalty"
     share = f" with an l1 share of {number(ratio)}" if penalty == "an elastic-net penalty" and ratio is not None else ""
     scale = {True: ", on columns scaled to a standard deviation of 1", False: ", on columns as they are (not scaled)"}
-    intercept = "; the intercept had none" if given.get("fit_intercept", True) else "; there was no intercept"
+    intercept = "; the intercept had none" if has_intercept(result) else "; there was no intercept"
+    intercept = "" if is_cox(result) else intercept
     return f"The coefficients had {penalty}{share}{scale.get(given.get('standardize', ''), '')}{intercept}."
 
 
@@ -476,7 +572,17 @@ def _alpha_sentence(result: Record) -> str:
         "best": "the one with the least held-out loss",
         "one_standard_error": "the largest one within one standard error of the least held-out loss",
     }.get(cv.get("rule", ""), "one of them")
-    return f"Its weight alpha was chosen among {losses.shape[0]} values by {way}: {rule}, alpha = {number(result['alpha'])}."
+    chosen = f"Its weight alpha was chosen among {losses.shape[0]} values{grid_text(result)} by {way}"
+    return f"{chosen}: {rule}, alpha = {number(result['alpha'])}."
+
+
+def grid_text(result: Record) -> str:
+    """Where the values of alpha are more than were asked for: that the grid was extended; otherwise nothing."""
+    given, tried = result.get("parameters") or {}, len(result["cv"]["alphas"])
+    asked = given.get("n_alphas")
+    if given.get("alphas") is not None or not isinstance(asked, int) or tried <= asked:
+        return ""
+    return f" ({asked} at first, then {tried - asked} smaller ones, because the loss on rows held out still fell at the last)"
 
 
 def _further_sentences(result: Record) -> list[str]:
@@ -514,8 +620,12 @@ def _scored_sentence(result: Record) -> str:
     evaluation = result.get("evaluation")
     if not evaluation:
         return ""
-    how = str(evaluation.get("how", ""))
-    said = f"Predictions were scored as follows: {HOW.get(how, how)}."
+    how = _scored_how(evaluation)
+    said = f"Predictions were scored as follows: {how}." if how else ""
+    if evaluation.get("concordance") is not None:
+        said += f" Harrell's concordance, {evaluation['concordance']:.3f}, is over pairs of rows of one site"
+        said += " and stratum." if (result.get("survival") or {}).get("stratum") else "."
+        said = said.strip()
     if evaluation.get("threshold") is not None and evaluation.get("sensitivity") is not None:
         said += f" Sensitivity, specificity and predictive values are at a predicted risk of {number(evaluation['threshold'])}."
     return said
