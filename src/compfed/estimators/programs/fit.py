@@ -457,12 +457,15 @@ def scaled(options: FitOptions, summary: PooledSummary, classes: np.ndarray | No
 
 
 def _search_intercept(spec: FederatedProblem, centre: float) -> Program[np.ndarray]:
-    """The intercept that minimises f without features. The first message asks around `centre`, ever further away."""
+    """The intercept that minimises f without features. The first message asks around `centre`, ever further away.
+
+    Sites with a policy count what leaves against their labels alone: fewer points then, in more messages.
+    """
     nothing = np.empty(0)
     scaling, columns = FeatureScaling(nothing, nothing, True), nothing.astype(int)
     objective = replace(spec.objective, scaling=scaling, columns=columns, profile=False)
     reach = 12 if spec.loss.curvature is not None else 6  # an exponential overflows further out
-    far = np.ldexp(max(abs(centre), 1.0), np.arange(-12, reach))
+    far = np.ldexp(max(abs(centre), 1.0), np.arange(-12, reach, 6 if spec.policy else 1))
     points = np.concatenate([centre - far[::-1], [centre], centre + far])[None]
     return (yield from _intercepts(replace(spec, objective=objective), np.empty((1, 0)), points, moves=False))
 
@@ -495,8 +498,9 @@ def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, 
     once both are on one piece. Where it does not change sign, the points move on, or the nearest one is taken.
     """
     smooth = not getattr(spec.loss, "jumps", False)
-    enough, best = 1e-13 if smooth else 1e-15, points[:, points.shape[1] // 2].copy()
+    enough, best, flat = 1e-13 if smooth else 1e-15, points[:, points.shape[1] // 2].copy(), np.empty(0)
     places = {k: points[k] for k in range(len(models))}  # of the models that are under way
+    ends = {k: np.empty((3, 0)) for k in places}  # where the derivative changes sign: points, derivatives, what is enough
     for _ in range(INTERCEPT_MESSAGES):
         x = np.concatenate([np.column_stack([np.tile(models[k], (len(at), 1)), at]) for k, at in places.items()])
         request = Request((Evaluate(spec.objective, x),), weights=spec.weights, weighting=spec.weighting, models=len(x))
@@ -504,7 +508,14 @@ def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, 
         cuts = np.cumsum([len(at) for at in places.values()])[:-1]
         parts = zip(np.split(summed.gradient[:, -1], cuts), np.split(summed.terms, cuts), strict=True)
         for (k, at), (slopes, terms) in zip(list(places.items()), parts, strict=True):
-            best[k], places[k] = _next_points(at, slopes, enough * terms, smooth, moves)
+            known = np.concatenate([ends[k], [at, slopes, enough * terms]], axis=1)
+            known = known[:, np.argsort(known[0])]
+            best[k], asked = _next_points(*known, smooth, moves, 2 if spec.policy else 16)
+            flat = flat if flat.size else known[1, [0, -1]]  # far out every row has its largest derivative
+            if spec.policy and not smooth and _has_steps(known[1], flat):
+                asked = np.empty(0)
+            ends[k] = known[:, np.isin(known[0], asked)] if asked.size else known[:, :0]
+            places[k] = asked[~np.isin(asked, known[0])]
         places = {k: at for k, at in places.items() if at.size}
         if not places:
             break
@@ -512,9 +523,9 @@ def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, 
 
 
 def _next_points(
-    at: np.ndarray, slopes: np.ndarray, enough: np.ndarray, smooth: bool, moves: bool
+    at: np.ndarray, slopes: np.ndarray, enough: np.ndarray, smooth: bool, moves: bool, points: int
 ) -> tuple[float, np.ndarray]:
-    """The best point so far, and those to ask for next; none at the end."""
+    """The best point so far, and those to ask for next, so many between two and these; none at the end."""
     there = np.isfinite(slopes)  # an exponential overflows far out
     at, slopes, enough = at[there], slopes[there], enough[there]
     nearest, nothing = int(np.abs(slopes).argmin()), np.empty(0)
@@ -532,7 +543,12 @@ def _next_points(
     if smooth:
         near = slice(max(i - 4, 0), i + 4)
         zeros.append(np.clip(_inverse(slopes[near], at[near]), low, high))
-    return best, np.unique([*np.linspace(low, high, 18), *zeros])
+    return best, np.unique([*np.linspace(low, high, points + 2), *zeros])
+
+
+def _has_steps(slopes: np.ndarray, flat: np.ndarray) -> bool:
+    """Whether the derivative is rounded, as sites with a policy do, and what is left to find is the place of a step."""
+    return bool((np.isin(slopes[1:], slopes[:-1]) & ~np.isin(slopes[1:], flat)).any())
 
 
 def _inverse(slopes: np.ndarray, at: np.ndarray) -> float:
