@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install '.[flower]'")
 
+from attacks import ordinary_work
 from network.memory_link import furnish, remote
 
 import compfed as cf
@@ -84,3 +85,13 @@ def test_more_folds_than_the_smallest_site_has_buckets_are_refused_before_the_fi
     ):
         cf.FederatedLassoCV(cv=30).fit_federation(federation)
     assert federation.number == 1  # the enrolment
+
+
+def test_a_huber_model_takes_few_numbers_about_the_labels(tmp_path):
+    """Its intercept without features has to be searched for; numbers about the labels are counted against the labels alone."""
+    sites = ordinary_work.table(1, "number")
+    found = ordinary_work.done(
+        furnish(tmp_path, sites, "", "", secure_sum=True, counted=True), ordinary_work.ANALYSES["Huber"]
+    )
+    assert found.done.startswith("done")
+    assert "person" not in found.done
