@@ -159,7 +159,9 @@ class CumulativeCost:
 
     def after(self, rounds: np.ndarray, counts: Counts | None = None) -> dict[str, np.ndarray]:
         """The columns of a trace after `rounds`, which count from the very first round."""
-        done = np.asarray(rounds, np.int64) - self.start  # the rows of all clients together are soon more than 32 bits hold
+        done = (
+            np.asarray(rounds, np.int64) - self.start
+        )  # the rows of all clients together are soon more than 32 bits hold
         counts = Counts() if counts is None else counts
         columns = {name: done * (getattr(self.cost, name) * self.share) for name in MESSAGES}
         columns["exchanges"] = done * float(self.cost.exchanges)  # of the federation
