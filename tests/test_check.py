@@ -63,7 +63,7 @@ class HalfDecoupledProx(alg.DecoupledProx):
     finish_round = HalfCorrected.finish_round
 
 
-def half_corrected_by_numpy(eta: float, tau: int, rounds: int) -> np.ndarray:
+def half_corrected_by_numpy(eta: float, tau: int, rounds: int) -> float:
     """Algorithm 1 for f_i(x) = a_i (x - b_i)^2 / 2 and no g, with the halved correction: line by line, the upload as in the paper."""
     a, b, c, x = np.array([1.0, 2.0]), np.array([1.0, -1.0]), np.zeros(2), 0.0
     for _ in range(rounds):
@@ -73,7 +73,7 @@ def half_corrected_by_numpy(eta: float, tau: int, rounds: int) -> np.ndarray:
             z, S = z - eta * (q + c), S + q
         p, x = x, z.mean()
         c = 0.5 * (p - x) / (eta * tau) - S / tau
-    return x
+    return float(x)
 
 
 @pytest.mark.parametrize("variant", [SendsWhatIsRight, HalfDecoupledProx])

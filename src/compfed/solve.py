@@ -390,6 +390,7 @@ def _restarted_fista(
 
     def iterate(carry):
         x, y, t, best, best_norm, since, k, step = carry
+        usable = True
         if backtrack:
             shorter, usable = shortened(y, step)
             best_norm, step = jnp.where(shorter < step, jnp.inf, best_norm), shorter
