@@ -41,6 +41,67 @@ def test_a_class_that_claims_exactness_under_sampling_and_has_none_fails():
     assert methods._Case(alg.DecoupledProx).sampled_limit("quadratic")[0] == "holds"
 
 
+class HalfCorrected(DriftCorrected):
+    """Corrections that do not cancel: half of the mean gradient stays in their mean."""
+
+    def finish_round(self, g, d, c):
+        return c._replace(c=0.5 * (c.p - d.x) / self.eta_tilde - c.S / self.tau)
+
+
+@record
+class LeavesTheMeanOut(HalfCorrected):
+    upload = "gradient-sum"
+
+
+@record
+class SendsWhatIsRight(HalfCorrected):
+    pass
+
+
+@record
+class HalfDecoupledProx(alg.DecoupledProx):
+    finish_round = HalfCorrected.finish_round
+
+
+def half_corrected_by_numpy(eta: float, tau: int, rounds: int) -> float:
+    """Algorithm 1 for f_i(x) = a_i (x - b_i)^2 / 2 and no g, with the halved correction: line by line, the upload as in the paper."""
+    a, b, c, x = np.array([1.0, 2.0]), np.array([1.0, -1.0]), np.zeros(2), 0.0
+    for _ in range(rounds):
+        z, S = np.full(2, x), np.zeros(2)
+        for _ in range(tau):
+            q = a * (z - b)
+            z, S = z - eta * (q + c), S + q
+        p, x = x, z.mean()
+        c = 0.5 * (p - x) / (eta * tau) - S / tau
+    return float(x)
+
+
+@pytest.mark.parametrize("variant", [SendsWhatIsRight, HalfDecoupledProx])
+def test_a_correction_of_its_own_is_not_left_out(variant):
+    """What is uploaded unless stated is right for every correction. Stated otherwise it is another method, which `check` finds."""
+    A = [np.array([[np.sqrt(a)]]) for a in (1.0, 2.0)]
+    sites = cf.data.from_arrays(A, [np.array([1.0]), np.array([-np.sqrt(2.0)])])
+    problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites)
+    expected = half_corrected_by_numpy(0.1, 3, 8)
+    assert cf.simulate(problem, variant(eta=0.1, tau=3), 8).x[0] == pytest.approx(expected, rel=1e-12)
+    assert abs(cf.simulate(problem, LeavesTheMeanOut(eta=0.1, tau=3), 8).x[0] - expected) > 1e-3
+    assert (
+        cf.simulate(problem, alg.DecoupledProx(eta=0.1, tau=3), 1).provenance["algorithm"]["upload"] == "gradient-sum"
+    )
+    assert not methods._Case(variant).leaves_corrections_out
+
+
+def test_an_upload_that_leaves_corrections_out_is_found():
+    case = methods._Case(LeavesTheMeanOut)
+    verdict, found = case.uploads_agree()
+    assert case.leaves_corrections_out
+    assert verdict == "fails"
+    assert "the corrections do not cancel" in found
+    assert "upload = 'model' in LeavesTheMeanOut" in found
+    for variant in (alg.DecoupledProx, alg.ServerProx, alg.VarianceReducedDecoupledProx):
+        assert methods._Case(variant).uploads_agree()[0] == "holds"
+
+
 def test_costs_that_a_plain_loop_does_not_find_fail(monkeypatch):
     case = methods._Case(alg.Scaffold)
     verdict, found = case.costs()

@@ -23,7 +23,7 @@ from compfed.federation.server.trial import Trial, evaluation, lipschitz_bounds
 from compfed.federation.spec import FederatedProblem
 from compfed.losses import Loss
 from compfed.monitor import Progress
-from compfed.problem.local_loss import gradients
+from compfed.problem.local_loss import gradients, values_and_gradients
 from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.problem_spec import safe_norm
@@ -37,6 +37,7 @@ from compfed.stopping import check_certified
 
 LONG = 2e6  # numbers in the rows, from which a pass over them takes a millisecond or more
 REFERENCE = 1e-10  # norm of the gradient mapping of an x* over that of the start
+PATIENCE = 300  # iterations that may bring nothing better, at first
 
 
 def solve_federated(
@@ -218,10 +219,11 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000, L: float | Non
     problem : Problem
         Loss, regulariser and sites.
     max_iterations : int, default=100_000
-        Stop after so many iterations. FISTA stops earlier when 300 iterations bring nothing better.
+        Stop after so many iterations. FISTA stops earlier when it gets no nearer, after 300 iterations and more.
     L : float, optional
-        Lipschitz constant of the gradient of f, for the steps and the gradient mapping: `problem.lipschitz` unless given. A loss
-        from `from_function` that is flat at its start has none there.
+        Lipschitz constant of the gradient of f, for the steps and the gradient mapping: `problem.lipschitz` unless given. For a
+        loss without a bound, such as one from `from_function`, that is the curvature at its start, and FISTA begins there:
+        it doubles L whenever f lies above its quadratic bound. A loss that is flat at its start has none there.
 
     Returns
     -------
@@ -231,7 +233,7 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000, L: float | Non
     Warns
     -----
     UserWarning
-        When the gradient mapping is not zero to rounding.
+        When the gradient mapping is not zero to rounding, with the reason and the way out.
 
     See Also
     --------
@@ -255,10 +257,30 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000, L: float | Non
     if not found.converged:
         warnings.warn(
             f"solve_pooled stopped after {found.iterations} iterations with gradient mapping {found.gradient_mapping:.1e} "
-            f"(rounding level is {_rounding(problem, found.x, L):.1e}). Give more max_iterations, or add a little ridge to the loss.",
+            f"(rounding level is {_rounding(problem, found.x, L):.1e}). {why_stopped(problem, found, max_iterations, L)}",
             stacklevel=2,
         )
     return found
+
+
+def why_stopped(problem: Problem, found: PooledSolution, max_iterations: int = 100_000, L: float | None = None) -> str:
+    """The reason why a search ended before its minimum, and the way out."""
+    ridge = "" if problem.strong_convexity > 0 else ", or add a little ridge to the loss"
+    spent = found.iterations >= max_iterations
+    if problem.loss.curvature is None:
+        start = "Its max_iterations are spent: more may help, unless" if spent else "More of them will not help: either"
+        return (
+            f"{start} the gradient of {type(problem.loss).__name__} jumps (at the kink of abs, max or relu: take a smooth function, as "
+            "sqrt(z**2 + 1e-6) for abs(z)), or it is less precise than float64 (a cast to float32), or f has no minimum."
+        )
+    if spent:
+        return f"Its max_iterations are spent: give more max_iterations{ridge}."
+    if L is not None and problem.lipschitz > L:
+        return f"L={L:g} is below the Lipschitz constant {problem.lipschitz:.6g}, so that the steps are too long: leave L out."
+    return (
+        f"More of them will not help: scale the features to similar sizes{ridge}, or use "
+        "compfed.solve_federated(problem, 'ProximalNewton')."
+    )
 
 
 def _passes_are_long(problem: Problem) -> bool:
@@ -273,28 +295,44 @@ def _by_newton(problem: Problem, most: int, L: float) -> PooledSolution | None:
 
 
 def _by_fista(problem: Problem, x0: np.ndarray, most: int, L: float) -> PooledSolution:
+    """FISTA, once more with more patience from the best point so far, as long as that at least halves the gradient mapping."""
+    loss, g, step, patience, done, last = problem.loss, problem.regulariser, 1.0 / L, PATIENCE, 0, np.inf
     with precision(problem.dtype):
-        x, _, iterations = _restarted_fista(
-            problem.loss, problem.regulariser, problem.dataset, jnp.asarray(x0), 1.0 / L, most
-        )
-    x = np.asarray(x)
-    if not np.isfinite(x).all():
-        raise InputError(
-            f"solve_pooled diverged: the curvature of {type(problem.loss).__name__} has no bound, and the step that suits the "
-            "start is too long elsewhere. Use compfed.solve_federated, which adapts it, or scale features and labels down."
-        )
-    return _certified(problem, x, int(iterations), "FISTA", L)
+        x = g.prox(jnp.asarray(x0), step)
+    while True:
+        with precision(problem.dtype):
+            x, norm, iterations, step = _restarted_fista(
+                loss, g, problem.dataset, x, step, most - done, patience, backtrack=loss.curvature is None
+            )
+        done, norm, step = done + int(iterations), float(norm), float(step)
+        if not np.isfinite(np.asarray(x)).all():
+            raise InputError(
+                f"solve_pooled diverged: the curvature of {type(loss).__name__} has no bound, and the step that suits the "
+                "start is too long elsewhere. Use compfed.solve_federated, which adapts it, or scale features and labels down."
+            )
+        found = _certified(problem, np.asarray(x), done, "FISTA", L)
+        if found.converged or done >= most or not norm < 0.5 * last:
+            return found
+        last, patience = norm, 2 * patience
 
 
 def _certified(problem: Problem, x: np.ndarray, iterations: int, method: str, L: float) -> PooledSolution:
     """x with its gradient mapping over the pooled rows."""
+    L = _scale_at(problem, x, L)
     reached = float(np.linalg.norm(problem.gradient_mapping(x, 1.0 / L)))
     converged = reached <= max(_rounding(problem, x, L), 1e-14)
     return PooledSolution(x, problem.objective(x), reached, iterations, converged, problem.convex, method)
 
 
+def _scale_at(problem: Problem, x: np.ndarray, L: float) -> float:
+    """L, or the curvature at x if that is larger and the loss has no bound on it: L is of the start then."""
+    curvature = problem.curvature_at(x)[0] if problem.loss.curvature is None else L
+    return max(L, curvature) if np.isfinite(curvature) else L
+
+
 def _rounding(problem: Problem, x: np.ndarray, L: float) -> float:
     """Rounding of L x and of the sums in the gradient, with a margin for long sums."""
+    L = _scale_at(problem, x, L)
     return float(100 * np.finfo(float).eps * (L * np.linalg.norm(x) + np.linalg.norm(problem.gradient(x))))
 
 
@@ -313,26 +351,60 @@ def check_reference(problem: Problem, x_star: npt.ArrayLike) -> np.ndarray:
     return x
 
 
-@jit
-def _restarted_fista(loss: Loss, g: Regulariser, data: PaddedDataset, x0: Array, step: float, max_iterations: int):
-    """(best x, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
+@jit(static_argnames="backtrack")
+def _restarted_fista(
+    loss: Loss,
+    g: Regulariser,
+    data: PaddedDataset,
+    x0: Array,
+    step: Array | float,
+    max_iterations: int,
+    patience: int,
+    backtrack: bool,
+):
+    """(best x, its gradient mapping norm, iterations, step). Stops when `patience` iterations bring nothing better.
 
-    def mapping(y: Array) -> tuple[Array, Array]:
+    With `backtrack` a step is halved until f(x+) <= f(y) + <grad f(y), x+ - y> + ||x+ - y||^2 / (2 step) (Beck, Teboulle 2009),
+    and stays so. Norms of gradient mappings of different steps do not compare, so the search for the best y begins anew then.
+    """
+
+    def value_and_gradient(y: Array) -> tuple[Array, Array]:
+        values, grads = values_and_gradients(loss, data, y[None])
+        return values[0] + 0.5 * loss.ridge * (y @ y), grads[0] + loss.ridge * y
+
+    def mapping(y: Array, step: Array) -> tuple[Array, Array]:
         x = g.prox(y - step * gradients(loss, data, y[None])[0], step)
         return x, jnp.linalg.norm(y - x) / step
 
+    def shortened(y: Array, step: Array) -> tuple[Array, Array]:
+        """The step at y that the quadratic bound allows, and whether f is a number at y."""
+        value, gradient = value_and_gradient(y)
+        usable = jnp.isfinite(value) & jnp.isfinite(gradient).all()
+
+        def too_long(step: Array) -> Array:
+            move = g.prox(y - step * gradient, step) - y
+            bound = value + gradient @ move + move @ move / (2.0 * step)
+            return usable & (step > 1e-100) & ~(value_and_gradient(y + move)[0] <= bound + 1e-12 * jnp.abs(value))
+
+        return jax.lax.while_loop(too_long, lambda step: 0.5 * step, step), usable
+
     def iterate(carry):
-        x, y, t, best, best_norm, since, k = carry
-        new, norm = mapping(y)  # it certifies y, so y is remembered
+        x, y, t, best, best_norm, since, k, step = carry
+        usable = True
+        if backtrack:
+            shorter, usable = shortened(y, step)
+            best_norm, step = jnp.where(shorter < step, jnp.inf, best_norm), shorter
+        new, norm = mapping(y, step)  # it certifies y, so y is remembered
+        if backtrack:  # where the extrapolation leaves the numbers' range, the next one begins at x
+            new, norm = jnp.where(usable, new, x), jnp.where(usable, norm, jnp.inf)
         better = norm < best_norm
         best, since = jnp.where(better, y, best), jnp.where(better, 0, since + 1)
         t, beta = Restart()(t, y, x, new)
-        return new, new + beta * (new - x), t, best, jnp.minimum(norm, best_norm), since, k + 1
+        return new, new + beta * (new - x), t, best, jnp.minimum(norm, best_norm), since, k + 1, step
 
-    x0 = g.prox(x0, step)
-    start = (x0, x0, jnp.ones(()), x0, jnp.full((), jnp.inf), 0, 0)
-    _, _, _, best, norm, _, k = jax.lax.while_loop(
-        lambda c: (c[5] < 300) & (c[6] < max_iterations) & (c[4] > 0), iterate, start
+    start = (x0, x0, jnp.ones(()), x0, jnp.full((), jnp.inf), 0, 0, jnp.asarray(step, x0.dtype))
+    _, _, _, best, norm, _, k, step = jax.lax.while_loop(
+        lambda c: (c[5] < patience) & (c[6] < max_iterations) & (c[4] > 0), iterate, start
     )
     # One more proximal step: never further from x*, and it puts exact zeros where g asks for them.
-    return mapping(best)[0], norm, k
+    return mapping(best, step)[0], norm, k, step

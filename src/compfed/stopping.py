@@ -270,8 +270,11 @@ class StoppingRule:
         self.slow, self.slow_norm = (0, norm) if closer else (self.slow + 1, self.slow_norm)
         self.last_norm = norm
 
-    def without_convergence(self) -> Stop | None:
-        """Why the search should stop although the tolerance is not reached; None to go on."""
+    def before_tolerance(self) -> Stop | None:
+        """Why the search should stop although the tolerance is not reached; None to go on.
+
+        `Stop(True)` where the gradient mapping is zero to rounding and the tolerance was not too fine for the start.
+        """
         assert self.best is not None
         if self.separates_classes:
             return Stop(False, NO_MINIMISER)

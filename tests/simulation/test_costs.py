@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import quadratic_oracle, quadratics, soft
 
 import compfed as cf
 from compfed.algorithms import FISTA, DecoupledProx, Mime, MimeLite, Scaffnew, Scaffold, VarianceReducedDecoupledProx
+from compfed.algorithms.costs import CumulativeCost, cost_of_a_round
+from compfed.algorithms.counting import KINDS
 from compfed.algorithms.scaffnew import Random
+from compfed.monitor import ClientSeconds
 from compfed.problem.local_loss import FullGradient, MiniBatch
-from compfed.simulation import run_plain
+from compfed.simulation import run_plain, xla
 from compfed.studies.ablation import AblatedProx
 
 ROWS = [10, 20, 60]  # of the sites: 30 on average
@@ -174,6 +181,28 @@ def test_drift_of_an_ablation_is_that_of_its_own_local_models(rule):
     for run in (cf.simulate, run_plain):
         found = run(problem, AblatedProx(eta=eta, rule=rule, eta_g=eta_g, tau=tau), 3)["drift"]
         np.testing.assert_allclose(found, [0.0, *drift], rtol=1e-10)
+
+
+def test_rows_of_very_many_clients_do_not_overflow():
+    """300,000 clients with 50,000 rows: 10,000 rounds of 20 gradients touch 3e15 rows, which times the clients is 9e20."""
+    cost = cost_of_a_round(DecoupledProx(eta=0.01, tau=20), 2, np.dtype(float), True)
+    cumulative = CumulativeCost(cost, np.full(300_000, 50_000, np.int32), None, 300_000, 0)
+    rounds = np.array([1, 10_000], np.int32)
+    assert cumulative.after(rounds)["rows"].tolist() == [20 * 50_000, 20 * 50_000 * 10_000]
+
+
+def test_the_clock_of_many_gradients_of_many_rows_does_not_overflow():
+    """3,000 gradients of a million rows, at a microsecond a row: 3,000 s; the rows are more than 32 bits hold."""
+    each = np.zeros((1, len(KINDS)), np.int32)
+    each[0, KINDS.index("full_grad")] = 3000
+    clock = ClientSeconds(*(np.array([value]) for value in (0.0, 0.0, 0.0, 1e-6)))
+    params: Any = SimpleNamespace(clock=clock)
+    data: Any = SimpleNamespace(weight=np.ones(1), size=jnp.array([1_000_000], jnp.int32))
+    options: Any = SimpleNamespace(calls=True, everyone=True, batch_size=None)
+    sample: Any = SimpleNamespace(who=None)
+    count = xla._Count(options, params, data, sample)
+    count.exchange(each, np.zeros(1), np.zeros((1, 1)))
+    assert float(count.seconds) == pytest.approx(3000.0, rel=1e-6)
 
 
 def test_rows_of_many_clients_do_not_overflow():

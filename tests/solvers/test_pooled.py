@@ -167,7 +167,7 @@ def test_an_unfinished_solve_warns_and_says_what_it_reached():
     rng = np.random.default_rng(0)
     A = rng.standard_normal((30, D)) * 10.0 ** -np.arange(D)  # condition number 1e14
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), cf.data.from_arrays([A], [A.sum(axis=1)]))
-    message = r"stopped after 5 iterations with gradient mapping \d.*rounding level is .*max_iterations.*ridge"
+    message = r"stopped after 5 iterations with gradient mapping \d.*rounding level is .*spent: give more.*, or add a little ridge"
     with pytest.warns(UserWarning, match=message):
         solution = cf.solve_pooled(problem, max_iterations=5)
     assert not solution.converged
@@ -304,3 +304,73 @@ def test_a_loss_that_is_flat_at_its_start_takes_a_lipschitz_constant():
         low, high = (low, w) if 2 * s * (1 - s) + 0.1 * w > 0 else (w, high)
     assert found.converged
     assert found.x[0] == pytest.approx(low, rel=1e-9)
+
+
+# --- why it stops ---
+
+
+def of_a_function(function, sites: cf.data.Sites, ridge: float = 0.0) -> cf.Problem:
+    loss = cf.losses.from_function(function, np.zeros(sites.width), ridge, convex=True)
+    return cf.Problem(loss, cf.regularisers.Zero(), sites)
+
+
+def by_bisection(slope) -> float:
+    """The zero of an increasing function."""
+    low, high = -100.0, 100.0
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return low
+
+
+def test_curvature_that_grows_away_from_the_start_is_followed():
+    """log(1 + exp(10 w - 12)) - w + w^2 / 200 curves 2,400 times as much at its bend as at 0, and w^4 / 4 - 10 w without a bound."""
+    sites = cf.data.from_arrays([np.ones((1, 1))], [np.ones(1)])
+    bent = of_a_function(lambda w, a, y: jax.numpy.logaddexp(0.0, 10.0 * w[0] - 12.0) - y * w[0], sites, ridge=0.01)
+    power = of_a_function(lambda w, a, y: w[0] ** 4 / 4 - 10 * y * w[0], sites, ridge=0.01)
+    for problem, slope in (
+        (bent, lambda w: 10 / (1 + np.exp(12 - 10 * w)) - 1 + 0.01 * w),
+        (power, lambda w: w**3 - 10 + 0.01 * w),
+    ):
+        found = cf.solve_pooled(problem)
+        assert found.converged
+        assert found.x[0] == pytest.approx(by_bisection(slope), rel=1e-9)
+
+
+def test_patience_lasts_for_features_of_very_different_sizes():
+    """Least squares with condition number 1e6: 300 iterations without a better point are no end. Oracle: the normal equations."""
+    rng = np.random.default_rng(0)
+    A = [rng.standard_normal((20, 30)) * np.logspace(0, -3, 30) for _ in range(3)]
+    sites = cf.data.from_arrays(A, [rng.standard_normal(20) for _ in range(3)])
+    problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites)
+    found = cf.solve_pooled(problem)
+    X, y = sites.pooled()
+    assert found.converged
+    assert found.objective == pytest.approx(0.5 * np.mean((X @ np.linalg.lstsq(X, y)[0] - y) ** 2), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "message"),
+    [
+        ("kink", {"max_iterations": 5}, r"spent: more may help, unless the gradient of FromFunction jumps"),
+        ("kink", {}, r"More of them will not help: either the gradient of FromFunction jumps .*take a smooth function"),
+        (
+            "single",
+            {},
+            r"More of them will not help: either the gradient .* less precise than float64 \(a cast to float32\)",
+        ),
+        ("short", {"L": 0.01}, r"L=0.01 is below the Lipschitz constant \d.*leave L out"),
+        ("ridge", {"max_iterations": 5}, r"spent: give more max_iterations\.$"),
+    ],
+)
+def test_the_reason_and_the_way_out_are_said(regression, problem, options, message):
+    problems = {
+        "kink": of_a_function(lambda w, a, y: jax.numpy.abs(a @ w - y), regression, ridge=0.01),
+        "single": of_a_function(
+            lambda w, a, y: ((a @ w - y) ** 2).astype("float32").astype(w.dtype), regression, ridge=0.01
+        ),
+        "short": cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), regression),
+        "ridge": cf.Problem(cf.losses.Squared(ridge=0.01), cf.regularisers.Zero(), regression),
+    }
+    with pytest.warns(UserWarning, match=message):
+        assert not cf.solve_pooled(problems[problem], **options).converged

@@ -253,6 +253,20 @@ def test_a_problem_that_is_not_convex_is_ranked_by_its_objective(small):
         cf.compare_methods(problem, methods, rounds=2, x_star=np.full(5, 0.4))
 
 
+def test_an_uncertified_x_star_is_no_silent_change_of_criterion(small):
+    """|a x - y| has no Lipschitz gradient, so no step certifies its minimum: said by a warning, the table and the report."""
+    loss = cf.losses.from_function(lambda w, a, y: jnp.abs(a @ w - y), np.zeros(5), ridge=0.1, convex=True)
+    problem, methods = cf.Problem(loss, cf.regularisers.Zero(), small.sites), {"own": cf.algorithms.FedDA(eta=0.01)}
+    said = r"by the objective, not by the distance .* uncertified reference point is refused as x_star: .* gradient .* jumps"
+    with pytest.warns(UserWarning, match=said):
+        found = cf.compare_methods(problem, methods, rounds=3)
+    assert (found.criterion.column, found.certificate) == ("objective", None)
+    assert "refused as x_star" in str(found)
+    assert "refused as x_star" in found.to_result()["lead"]
+    with pytest.raises(cf.InputError, match=r"uncertified reference point is refused as x_star.* or rank by"):
+        cf.compare_methods(problem, methods, rounds=3, criterion="optimality")
+
+
 def test_a_metric_ranks_and_an_x_star_is_taken(small):
     metrics = {"length": jnp.linalg.norm}
     methods = {"short": cf.algorithms.FedDA(eta=0.1), "long": cf.algorithms.FedDA(eta=1.0), "solver": "ProximalNewton"}

@@ -178,9 +178,11 @@ class CumulativeCost:
             each = np.array(cost.calls)
             rows = rows_read(each, self.batch_rows, self.rows)
             of_all = (done * self.share)[:, None] * each  # for one client on average
-            mean_rows = (
-                done * int(rows.sum()) * self.participants / self.n**2 if taken is None else taken @ rows / self.n
-            )
+            if taken is None:  # Python's whole numbers: rounds, rows and clients multiplied can exceed 64 bits
+                whole = int(rows.sum()) * self.participants
+                mean_rows = np.array([rounds * whole / self.n**2 for rounds in done.tolist()])
+            else:
+                mean_rows = taken @ rows / self.n
         elif calls is not None:
             of_all = calls.sum(axis=1) / self.n
             mean_rows = rows_read(calls, self.batch_rows, self.rows).sum(axis=1) / self.n

@@ -14,7 +14,7 @@ Two uploads give the same sequence in exact arithmetic with all clients, because
 - "gradient-sum": p - eta S. c is rebuilt each round from that round's gradients alone, so lost states, dropped
   messages and rounding heal by themselves; wrong when clients are sampled (the sampling noise stays).
 
-Upload "auto" takes the second with all clients and the first otherwise.
+Upload "auto" takes the second with all clients and the first otherwise, and the first for a variant with a correction of its own.
 
 Reference: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024, Algorithm 1.
 Deviations: the upload above; weights p_i instead of 1/n; sampling of clients, which the theory does not cover.
@@ -82,13 +82,15 @@ def local_dual_averaging(
 class DriftCorrected(Algorithm[Global, Client, Global, Update]):
     """Algorithm 1, line by line. A variant replaces the local gradient (9), the local prox (11) or the correction (19).
 
-    `finish_round` is the correction. Where corrections do not cancel in the mean, `upload = "model"` sends the paper's
-    zhat_tau; a sum of gradients leaves their mean out.
+    `finish_round` is the correction. The upload "gradient-sum" leaves the mean of the corrections out, sum_i p_i c_i, so it is
+    another method wherever that is not zero. "auto" therefore takes it only where the lines that make the mean vanish
+    are inherited (`corrections_cancel`), and sends the paper's zhat_tau otherwise. A class may state `upload` itself;
+    `cf.testing.check` compares the two.
     """
 
     composite = True
     state_depends_on = ()
-    upload = "gradient-sum"
+    upload = "auto"
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -97,6 +99,19 @@ class DriftCorrected(Algorithm[Global, Client, Global, Update]):
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau  # L2
+
+    @classmethod
+    def corrections_cancel(cls) -> bool:
+        """Whether sum_i p_i c_i = 0 with all clients: shown for lines 1-3, 15 and 18-19 as they are here."""
+        return all(
+            getattr(cls, line) is getattr(DriftCorrected, line)
+            for line in ("init", "eta_tilde", "server_update", "finish_round")
+        )
+
+    @property
+    def sends_model(self) -> bool:
+        """Whether a client sends zhat_tau, and not p - eta S."""
+        return self.upload == "model" or (self.upload == "auto" and not self.corrections_cancel())
 
     def init(self, x0):
         zero = jnp.zeros_like(x0)
@@ -109,7 +124,7 @@ class DriftCorrected(Algorithm[Global, Client, Global, Update]):
         p = g.prox(d.x, self.eta_tilde)  # L6
         grad, prox = self.local_gradient(f, p), partial(self.local_prox, g)
         zhat, z, S = local_dual_averaging(grad, prox, p, c.c, self.eta, self.tau, key)  # L7-12
-        sent = zhat if self.upload == "model" else p - self.eta * S
+        sent = zhat if self.sends_model else p - self.eta * S
         return Update(z=sent), Client(c=c.c, p=p, S=S), z  # L13
 
     def local_gradient(self, f, p):
@@ -132,7 +147,7 @@ class DriftCorrected(Algorithm[Global, Client, Global, Update]):
         return c.c
 
     def integrates_rounding(self):
-        return self.upload == "model"
+        return self.sends_model
 
     @classmethod
     def from_bounds(cls, b, scale):
@@ -188,5 +203,5 @@ class DecoupledProx(DriftCorrected):
                 f"{participants} of {problem.n}. Use upload='model' (or 'auto') when clients are sampled."
             )
         # a client rebuilds its correction from the mean of all clients' gradients, so none may be missing
-        auto = "gradient-sum" if everyone else "model"
+        auto = "gradient-sum" if everyone and self.corrections_cancel() else "model"
         return replace(self, upload=auto if self.upload == "auto" else self.upload)

@@ -241,7 +241,7 @@ class SiteService:
             try:
                 self._check_masked(header, site, body, session, agreement)
                 self._begin_sentence(header, site, body, agreement)
-                numbers = self._counted(header, site, body, agreement, session)
+                numbers = self._charged(header, site, body, agreement, session)
                 words, states = self._words(header, kept, site, body, agreement, session, following)
             except SiteRefusal as problem:
                 self._end(header, kept, session, str(problem))
@@ -413,10 +413,13 @@ class SiteService:
             self._check_run(header, site, enter=True)
         self.ledger().begin(header.run, text, found.by, most, table)
 
-    def _counted(
+    def _charged(
         self, header: Header, site: Site, body: Body, agreement: Agreement, session: Session
     ) -> Counter[About]:
-        """The numbers that are about to leave, by what they are about; refuses more than the run may release."""
+        """The charge to the ledger for a reply: the numbers about to leave, by what they are about.
+
+        Refuses more than the run may release.
+        """
         ledger, policy, numbers = self.ledger(), site.policy, released(body.queries, site.rows, agreement)
         entry = ledger.run(header.run)
         assert entry.table is not None, "the run has begun"

@@ -295,7 +295,10 @@ class Compiled:
             return [divergence.trace]
 
     def _cost(self, run_spec: RunSpec, trace: Trace, rounds: int, before: int, rows: int) -> Communication:
-        """The cost of one model over a network; the last evaluation is a query, and counted there."""
+        """The cost over a network of one model: `done` rounds, each of one message per exchange. `beside` adds costs up.
+
+        The last evaluation is a query, and counted there.
+        """
         done = int(trace["round"][-1]) - before
         evaluations = len(trace) - rows - 1
         # the evaluation that finds a model converged travels with the message that opens one more round
@@ -308,6 +311,7 @@ class Compiled:
             query = LocalUpdate(run_spec, 0, k, named(broadcast))
             request = Request((query,), weights=spec.weights, weighting=spec.weighting)
             first = price(request)  # with the records that travel once
+            # times(0): an exchange that was never opened costs nothing, but its sites are listed
             cost = cost.beside(first if opened else first.times(0)).beside(price(request).times(max(opened - 1, 0)))
         asked = evaluation_request(spec, run_spec.x0[None], last=False)
         return cost.beside(price(asked).times(evaluations))

@@ -370,7 +370,10 @@ class _Count:
         batch = size if self.options.batch_size is None else jnp.minimum(size, self.options.batch_size)
         up = 0 if u is None else array_bytes([u]) // len(size)
         calls = jnp.asarray(calls)
-        rows = calls[:, OF_BATCH].sum(1) * batch + calls[:, OF_ALL].sum(1) * size
+        # as floating-point numbers: a client's gradients of a round times its rows may be more than 32 bits hold
+        rows = calls[:, OF_BATCH].sum(1) * jnp.asarray(batch, float) + calls[:, OF_ALL].sum(1) * jnp.asarray(
+            size, float
+        )
         each = mine.latency + array_bytes([d]) * mine.byte_down + up * mine.byte_up + rows * mine.row
         self.seconds = self.seconds + each.max()  # the server waits for the slowest
 

@@ -315,7 +315,11 @@ class _Search:
                 self._minimise_group(k)
 
     def _minimise_group(self, k: int) -> None:
-        """Minimise over a group; if it has an l1 too, take a prox step of length 1 / (largest curvature)."""
+        """Minimise over group k; if it has an l1 too, take a prox step of length 1 / (largest curvature).
+
+        u is the trial point, r = gradient + B (u - x) the gradient of the quadratic model there, B the model's Hessian, and `kink`
+        the point where the penalty of a coordinate has its corner.
+        """
         form = self.form
         if k not in self.groups:
             G = np.flatnonzero(form.group == k)

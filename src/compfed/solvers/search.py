@@ -174,7 +174,7 @@ class Search:
     def _advance(self, at: Evaluated) -> None:
         rule, g = self.rule, self.spec.regulariser
         converged = rule.converged
-        stop = None if converged else rule.without_convergence()
+        stop = None if converged else rule.before_tolerance()
         if stop is None and not converged and self.cost.rounds >= self.options.max_rounds:
             stop = Stop(False, f"stopped at max_rounds={self.options.max_rounds}")
         if stop is None:

@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -43,7 +44,7 @@ from compfed.schema import Schema
 from compfed.simulation import grid
 from compfed.simulation.clock import check_clock
 from compfed.simulation.options import check_sampling
-from compfed.solve import PooledSolution, check_reference, solve_federated, solve_pooled
+from compfed.solve import PooledSolution, check_reference, solve_federated, solve_pooled, why_stopped
 from compfed.solvers import auto
 from compfed.solvers.base import FederatedSolution, Method, SecondOrder
 from compfed.solvers.second_order import SOLVERS
@@ -196,10 +197,15 @@ def criterion_of(
     if x_star is not None:
         check_reference(problem, x_star)
     elif problem.convex and asked in ("auto", "optimality"):
-        found = solve_pooled(problem)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "solve_pooled stopped")  # said below, with what follows from it
+            found = solve_pooled(problem)
         star = found if found.converged else None
-        if star is None and asked == "auto":
-            notes.append("Ranked by the objective: cf.solve_pooled found no certified x*.")
+        if star is None and asked == "optimality":
+            raise InputError(f"criterion='optimality' needs a certified x*. {_refused(problem, found)}, or {_RANK_BY}.")
+        if star is None:
+            notes.append(f"Ranked by the objective, not by the distance to x*. {_refused(problem, found)}.")
+            warnings.warn(f"compare_methods: {notes[-1]}", stacklevel=3)
     elif asked == "auto":
         known = "not convex" if problem.convex is False else "not known to be convex"
         notes.append(f"Ranked by the objective: the problem is {known}, and has no certified x*.")
@@ -207,14 +213,24 @@ def criterion_of(
         asked = "objective" if star is None else "optimality"
     if asked == "optimality" and star is None:
         raise InputError(
-            "criterion='optimality' needs a certified x*, and cf.solve_pooled found none, or the problem is not known to be "
-            "convex. Give x_star=, or rank by criterion='objective' or 'gradient_mapping'."
+            f"criterion='optimality' needs a certified x*, and the problem is not known to be convex. Give x_star=, or {_RANK_BY}."
         )
     words, levels = _CRITERIA.get(asked, (asked, ()))
     if asked in COLUMNS and asked not in _CRITERIA:
         raise InputError(f"criterion={asked!r} is no measure of a model; take one of {join_names(list(_CRITERIA))}.")
     rises = asked not in _CRITERIA if larger_is_better is None else bool(larger_is_better)
     return Criterion(asked, words, levels, rises), star, notes
+
+
+_RANK_BY = "rank by criterion='objective' or 'gradient_mapping'"
+
+
+def _refused(problem: Problem, found: PooledSolution) -> str:
+    """Why the end of `solve_pooled` is no reference point, and the way out."""
+    return (
+        f"An uncertified reference point is refused as x_star: cf.solve_pooled stopped after {found.iterations} iterations with "
+        f"gradient mapping {found.gradient_mapping:.1e}. {why_stopped(problem, found)} Or give a certified x_star="
+    )
 
 
 _CRITERIA = {
@@ -441,6 +457,7 @@ class MethodComparison:
         )
         if len(self.seeds) > 1:
             lead += f" Costs are medians over {len(self.seeds)} seeds; curves are of the seed whose end is the median."
+        lead = " ".join([lead, *self.notes])
         shown = {label: self._typical(label) for label in self.traces}
         return methods_result({"": self.results}, {"": shown}, self.problem, "Methods compared", lead, self.criterion)
 
@@ -604,7 +621,7 @@ def compare_methods(
     criterion : str, default="auto"
         What methods are tuned and ranked by, at the end of the budget: "optimality" (the distance to x*), "objective",
         "gradient_mapping" (stationarity), or a column of your own `metrics` or `measure`. "auto" takes the distance where the
-        problem is convex and x* certified, and the objective otherwise.
+        problem is convex and x* certified, and the objective otherwise, with a note, and a warning if the problem is convex.
     larger_is_better : bool, optional
         Of a column of your own: True unless given.
     accuracies : sequence of float, optional

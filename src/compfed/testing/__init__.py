@@ -41,12 +41,13 @@ def check(
     d : int, optional
         Coefficients to try a penalty with: as many as it takes, or 12.
     quiet : bool, default=False
-        Do not print the report.
+        Do not print the report, only return it.
 
     Returns
     -------
     Checked
-        `ok` says whether every claim holds, `lines` what was found for each. A claim that fails raises nothing.
+        The report that was printed: do not print it once more. `ok` says whether every claim holds, `lines` what was found for
+        each. A claim that fails raises nothing.
 
     Raises
     ------

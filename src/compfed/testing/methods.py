@@ -8,7 +8,7 @@ Python loop counts. Properties without a claim are measured and reported too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,11 @@ import numpy as np
 
 import compfed.algorithms as alg
 from compfed._utils.compilation import precision
+from compfed._utils.records import record
 from compfed.algorithms import default_steps
 from compfed.algorithms.base import dense
 from compfed.algorithms.contract import check_contract
+from compfed.algorithms.decoupled_prox import DriftCorrected
 from compfed.algorithms.round import Message, array_bytes, drive_round, run_round
 from compfed.data import from_arrays, synthetic
 from compfed.errors import InputError
@@ -52,6 +54,7 @@ def check_method(method: type[alg.Algorithm] | alg.Algorithm) -> Checked:
         lines += [
             line("engines agree, full gradients", case.engines_agree),
             line("engines agree, mini-batches", lambda: case.engines_agree(batch_size=5)),
+            *([line("uploads agree", case.uploads_agree)] if case.leaves_corrections_out else []),
             line("some of the clients", case.sampling),
             line("a regulariser", case.regulariser),
             *(line(f"limit, {which}", lambda which=which: case.limit(which)) for which in case.problems),
@@ -78,6 +81,14 @@ def _quadratic() -> Problem:
     A = [rng.standard_normal((12, 8)) * (0.4 + rng.random(8)) for _ in range(5)]
     y = [a @ (2.0 * rng.standard_normal(8)) + rng.standard_normal(12) for a in A]
     return Problem(Squared(ridge=0.1), L1(1.0), from_arrays(A, y))
+
+
+def _sending_models(algorithm: alg.Algorithm) -> alg.Algorithm:
+    """The same variant of Algorithm 1 with the paper's upload, which is a hyper-parameter or a constant of its class."""
+    cls, values = type(algorithm), {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}  # pyright: ignore[reportArgumentType]  # a record
+    if "upload" in values:
+        return cls(**values | {"upload": "model"})
+    return record(type(cls.__name__, (cls,), {"upload": "model"}))(**values)
 
 
 class _Case:
@@ -109,6 +120,29 @@ class _Case:
         fast, slow = (self.run(engine, "logistic", 30, seed=4, **options) for engine in (simulate, run_plain))
         apart = float(np.abs(fast.x - slow.x).max() / max(np.abs(slow.x).max(), 1e-300))
         return ("holds" if apart <= AGREE else "fails"), f"simulate and run_plain are {apart:.0e} apart after 30 rounds"
+
+    @property
+    def leaves_corrections_out(self) -> bool:
+        """Whether a round of all clients sends sums of gradients, without the mean of the corrections."""
+        problem = self.problems["logistic"]
+        bound = self.algorithm(problem).bind(problem, problem.n)
+        return isinstance(bound, DriftCorrected) and not bound.sends_model
+
+    def uploads_agree(self) -> tuple[Verdict, str]:
+        """The upload "gradient-sum" against the paper's zhat_tau: the same where sum_i p_i c_i = 0."""
+        problem = self.problems["logistic"].astype("float64")
+        short, paper = (
+            simulate(problem, a, 10).x for a in (self.algorithm(problem), _sending_models(self.algorithm(problem)))
+        )
+        apart = float(np.abs(short - paper).max() / max(np.abs(paper).max(), 1e-300))
+        found = f"upload 'gradient-sum' and 'model' are {apart:.0e} apart after 10 rounds"
+        if apart <= AGREE:
+            return "holds", found
+        way_out = f"upload = 'model' in {self.name}"
+        return (
+            "fails",
+            f"{found}: the corrections do not cancel, and 'gradient-sum' leaves their mean out; write {way_out}",
+        )
 
     def sampling(self) -> tuple[Verdict, str]:
         if self.cls.sampling != "no":

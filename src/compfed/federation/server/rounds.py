@@ -318,7 +318,7 @@ def bind_algorithm(algorithm: Any, problem: ProblemSpec, participants: int, seed
 
 
 def _float32_drift_text(name: str, sampled: bool) -> str:
-    way_out = "let every client take part (participants=None)" if sampled else "leave upload out"
+    way_out = "let every client take part (participants=None)" if sampled else "leave upload out where you set it"
     return (
         f"{name} in float32 with the upload 'model': rounding errors of the corrections are kept and add up, and the model "
         f"drifts away from the minimiser, in proportion to the rounds: 2e-4 to 2e-3 of its norm were measured after 20,000. Use "
