@@ -500,7 +500,9 @@ def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, 
     smooth = not getattr(spec.loss, "jumps", False)
     enough, best, flat = 1e-13 if smooth else 1e-15, points[:, points.shape[1] // 2].copy(), np.empty(0)
     places = {k: points[k] for k in range(len(models))}  # of the models that are under way
-    ends = {k: np.empty((3, 0)) for k in places}  # where the derivative changes sign: points, derivatives, what is enough
+    ends = {
+        k: np.empty((3, 0)) for k in places
+    }  # where the derivative changes sign: points, derivatives, what is enough
     for _ in range(INTERCEPT_MESSAGES):
         x = np.concatenate([np.column_stack([np.tile(models[k], (len(at), 1)), at]) for k, at in places.items()])
         request = Request((Evaluate(spec.objective, x),), weights=spec.weights, weighting=spec.weighting, models=len(x))
@@ -510,7 +512,7 @@ def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, 
         for (k, at), (slopes, terms) in zip(list(places.items()), parts, strict=True):
             known = np.concatenate([ends[k], [at, slopes, enough * terms]], axis=1)
             known = known[:, np.argsort(known[0])]
-            best[k], asked = _next_points(*known, smooth, moves, 2 if spec.policy else 16)
+            best[k], asked = _next_points(known[0], known[1], known[2], smooth, moves, 2 if spec.policy else 16)
             flat = flat if flat.size else known[1, [0, -1]]  # far out every row has its largest derivative
             if spec.policy and not smooth and _has_steps(known[1], flat):
                 asked = np.empty(0)
