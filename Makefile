@@ -10,7 +10,7 @@
 #   make bench       how fast, against other engines and the machine's limit: docs/howto/performance.md (BENCH=--quick: a trial)
 #   make bench-federation  seconds a round over a network at 4, 16 and 50 sites, in turns with an empty app of Flower, and light sites: 20 minutes
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right, and 2,000 dirty CSV files (FUZZ_SEED=7, FUZZ_CASES=5000)
-#   make docs        the documentation site, into build/docs: runs the examples, needs no network (docs-quick: without the examples)
+#   make docs        the documentation site, into build/docs: runs the examples, checks links and pages, needs no network (docs-quick: without the examples)
 #   make wheel       build dist/, install it in a new environment and run the README's example there
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
@@ -57,7 +57,7 @@ test-fast: $(STAMP)
 
 test-federation: $(STAMP)
 	COMPFED_FAULTS=1 $(BIN)/python -m pytest -s tests/network/test_faults.py tests/network/test_attack.py
-	COMPFED_THOROUGH=1 $(BIN)/python -m pytest tests/network/test_approval_over_processes.py
+	COMPFED_THOROUGH=1 $(BIN)/python -m pytest $(addprefix tests/network/test_,approval_over_processes.py dirty_tables.py operator_memory.py network_benchmarks.py)
 
 test-flower-versions: $(STAMP)
 	for version in 1.41.0 1.42.0; do \
@@ -84,6 +84,7 @@ format: $(STAMP)
 # Warnings are errors. The gallery and the figures of the methods are kept until their source changes.
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs/html
+	COMPFED_THOROUGH=1 $(BIN)/python -m pytest -q tests/docs/test_documentation_site.py
 	@echo "open build/docs/html/index.html"
 
 docs-quick: $(STAMP)

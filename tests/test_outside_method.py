@@ -204,6 +204,7 @@ class Dishonest(Algorithm[Array, None, Array, Update]):
         return cls(eta=scale / b.L)
 
 
+@pytest.mark.thorough
 def test_check_finds_claims_that_are_wrong():
     report = cf.testing.check(Dishonest, quiet=True)
     assert not report.ok

@@ -76,6 +76,7 @@ def small_run(place: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_the_next_process_finds_the_programs_and_damage_does_no_harm(tmp_path):
     first = small_run(tmp_path)
     (place,) = tmp_path.iterdir()

@@ -52,6 +52,7 @@ def test_with_one_step_any_mini_batch_is_the_full_gradient(problem, seed):
     assert_same_run(ours, cf.simulate(problem, DecoupledProx(**how), **AT))
 
 
+@pytest.mark.thorough
 def test_both_uploads_are_the_same_run_with_all_clients(problem):
     auto, model = (VarianceReducedDecoupledProx(**steps(problem, tau=5), upload=u) for u in ("auto", "model"))
     assert_same_run(*(cf.simulate(problem, a, **AT, batch_size=BATCH) for a in (auto, model)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attacks import by_held_out
 from attacks.shares_figure import kept, markdown
 from places import ROOT
 
@@ -18,3 +19,11 @@ def test_where_a_rule_may_approve_no_row_was_read_to_three_digits():
     assert max(each["three_digits"] for each in below) == 0
     assert sum(each["tenth"] for each in below) == 1  # the page names it
     assert all(each["share_used"] <= each["share"] + 1e-9 for each in kept())
+
+
+def test_losses_held_out_of_models_of_two_columns_read_no_row_to_three_digits():
+    """Exact ones did, with fewer numbers than a rule may approve."""
+    without, now = by_held_out.read([0, 1], 0.29, None, starts=4), by_held_out.read([0, 1], 0.29, starts=4)
+    assert without.three_digits >= 20
+    assert now.three_digits == 0
+    assert now.share <= 0.5

@@ -25,6 +25,8 @@ from compfed.studies.method_table import references
 
 pytest.importorskip("sphinx_gallery", reason="the documentation site: pip install '.[docs]'")
 
+pytestmark = pytest.mark.thorough  # run by `make docs`
+
 
 @dataclass
 class Page(HTMLParser):

@@ -160,7 +160,9 @@ def check_fit(name: str, federation: Any) -> None:
     assert model.feature_names_in_.tolist() == list(FEATURES)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name == "factors and bounds" else name for name in CASES]
+)
 def test_a_fit_through_the_services_of_the_sites(name, made):
     with in_memory(made) as federation:
         check_fit(name, federation)

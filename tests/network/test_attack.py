@@ -250,6 +250,7 @@ def thief(federation: Loopback, folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.usefixtures("nothing_obtained")
+@pytest.mark.thorough
 def test_a_stranger_cannot_run_an_app(federation: Loopback, tmp_path: Path) -> None:
     app, loot = thief(federation, tmp_path)
     home = tmp_path / "flwr"

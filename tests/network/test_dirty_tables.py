@@ -30,6 +30,8 @@ from compfed.cli.demo import rehearsal
 from compfed.estimators.export import result_of
 from compfed.network.run_folder import read_status
 
+pytestmark = pytest.mark.thorough  # run by `make test-federation`
+
 ALPHA = 0.02
 ESTIMATOR = f'estimator = "FederatedLogisticRegression"\nevaluate = true\n[parameters]\nalpha = {ALPHA}\n'
 RUN_FILES = {  # of `compfed fit`

@@ -12,6 +12,8 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 
 from places import ROOT
 
+pytestmark = pytest.mark.thorough  # run by `make test-federation`
+
 
 def said(*arguments: str) -> str:
     """What a benchmark prints; it ends well, and says nothing of problems."""
@@ -29,7 +31,6 @@ def test_the_default_policy_lets_the_fits_of_the_benchmark_through():
     assert re.fullmatch(r" +SuperLink \d+ ms of processor a message, \d+\.\d ms a site", second)
 
 
-@pytest.mark.thorough
 def test_light_sites_answer_as_sites_do():
     """The benchmark compares every total with the exact one."""
     head, line = said("network_clients.py", "--sites", "3", "--kilobytes", "300", "--messages", "2").splitlines()

@@ -33,6 +33,8 @@ import compfed as cf
 from compfed.network import keys
 from compfed.network.flower import Reply
 
+pytestmark = pytest.mark.thorough  # run by `make test-federation`
+
 class PipeLink:
     ids, waiting, kept = itertools.count(), {}, []
     def open(self): pass
@@ -74,7 +76,7 @@ def serve(process: Any, link: MemoryLink) -> bytes:
         process.stdin.flush()
 
 
-@pytest.mark.parametrize("secure_sum", [pytest.param(False, marks=pytest.mark.thorough), True])
+@pytest.mark.parametrize("secure_sum", [False, True])
 def test_no_number_of_a_row_is_in_the_memory_or_the_files_of_the_operator(secure_sum, tmp_path):
     rng = np.random.default_rng(11)
     A = [rng.standard_normal((m, 3)) for m in (12, 15, 14)]

@@ -39,7 +39,20 @@ def run(tmp_path_factory):
         ]
         (home / f"{name}.csv").write_text("\n".join(["age,smokes,ward,months,died", *rows]))
     files = [str(home / f"{name}.csv") for name in SIZES]
-    options = ["--model", "cox", "--time", "months", "--event", "died", "--strata", "ward", "--alpha", "0"]
+    options = [
+        "--model",
+        "cox",
+        "--time",
+        "months",
+        "--event",
+        "died",
+        "--strata",
+        "ward",
+        "--alpha",
+        "0",
+        "--evaluate",
+        "rows",
+    ]
     assert main(["fit", *files, *options, "--out", str(home / "run")]) == 0
     return home / "run"
 

@@ -232,6 +232,7 @@ def test_a_grid_over_tau_and_batch_size_is_run_by_run(problem):
 # --- the clock ---
 
 
+@pytest.mark.thorough
 def test_the_clock_by_hand(problem):
     """Every exchange waits for the slowest participant; a sampled round of Scaffnew ends with a message of its own."""
     latency, row = np.array([1.0, 2.0, 0.5]), np.array([0.5, 0.01, 0.1])
@@ -316,6 +317,7 @@ def test_the_page_of_columns_has_every_column():
 # --- budgets ---
 
 
+@pytest.mark.thorough
 def test_a_budget_ends_a_run_before_the_round_that_costs_more(problem):
     """The trace, and the state to go on from, are those of a run of as many rounds as the budget buys."""
     method = Scaffnew(eta=0.3, steps=Random(p=0.4))  # rounds of different lengths

@@ -19,6 +19,7 @@ def rounds_to(
     return np.inf if found is None else found
 
 
+@pytest.mark.thorough
 def test_acceleration_saves_a_quarter_of_fista_s_rounds(problem, star):
     L_max = problem.client_lipschitz.max()
     ours = rounds_to(problem, AcceleratedDecoupledProx(eta=4 / (5 * L_max), tau=5), star, 120)

@@ -43,6 +43,7 @@ def star(problem: cf.Problem) -> np.ndarray:
     return cf.solve_federated(problem, "ProximalNewton", tol=1e-15).x
 
 
+@pytest.mark.thorough
 def test_the_command_writes_and_prints_what_the_traces_say(written):
     folder, printed = written
     results = json.loads((folder / "few-rounds.json").read_text())

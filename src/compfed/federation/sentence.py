@@ -28,6 +28,7 @@ from compfed.federation.numbers import Table, share_text
 LONGEST = 1_000  # characters of a part of a statement
 KIND = re.compile(r"[A-Za-z0-9_.]{1,80}")
 MOST = 2**53
+ALARM = 0.5  # the share of the numbers in a table from which on a person reads that rows could be computed
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class RunSentence:
         ]
         if said.why:
             lines.append(f"the operator's reason: {said.why}")
-        if share > 1:
+        if share > ALARM:
             lines.append(
                 f"With this run {share:.1f} times as many numbers will have left as the table holds: a participant who lies, or "
                 "many such runs, could compute rows."

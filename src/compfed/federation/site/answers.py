@@ -38,7 +38,7 @@ from compfed.federation.site.disclosure import (
     site_intercept,
 )
 from compfed.federation.site.inference import inference
-from compfed.federation.site.leave_one_out import left_out
+from compfed.federation.site.leave_one_out import left_out, rounded
 from compfed.federation.site.rows import FoldOrder
 from compfed.federation.site.scoring import score
 from compfed.federation.site.tabulation import tabulated
@@ -216,8 +216,9 @@ def _held_out(query: HeldOut, message: Answers) -> HeldOut.Reply:
         found = objective.loss.held_out(np.asarray(query.x, data.A.dtype), data.A, data.y, q)
     policy = message.site.policy
     if policy is not None and total > 0:
-        found = np.array(
-            [rounded_held_out(policy, objective, data, x, q, f) for x, f in zip(query.x, found, strict=True)]
+        # exact ones are equations about the few columns that a model is of, counted against all
+        found = rounded(
+            np.array([rounded_held_out(policy, objective, data, x, q, f) for x, f in zip(query.x, found, strict=True)])
         )
     return query.Reply(total, found)
 

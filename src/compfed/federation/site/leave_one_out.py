@@ -78,7 +78,7 @@ def _check_own_share(name: str, H: np.ndarray, own: np.ndarray) -> None:
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """Numbers >= 0, rounded to `BITS` bits of their size; infinite ones stay."""
+    """Numbers, rounded to `BITS` bits of their size; infinite ones stay."""
     size = np.where(np.isfinite(values), values, 0.0)
     unit = np.ldexp(1.0, np.frexp(size)[1] - BITS)
     return np.where(np.isfinite(values), np.rint(size / unit) * unit, values)
