@@ -18,7 +18,7 @@ from attacks.target import POLICY, Target, make_site
 from scipy.optimize import least_squares
 from scipy.special import expit
 
-from compfed.federation import HeldOut, Refusal
+from compfed.federation import DisclosurePolicy, HeldOut, Refusal
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import Logistic
 
@@ -33,7 +33,7 @@ class Read(NamedTuple):
     share: float
 
 
-def read(columns: list[int], share: float, policy: object = POLICY, starts: int = 10) -> Read:
+def read(columns: list[int], share: float, policy: DisclosurePolicy | None = POLICY, starts: int = 10) -> Read:
     """The attack on 45 rows of the breast cancer table; `share` of the numbers in each set of rows is asked for."""
     table = _breast_cancer(45, 0)
     site = make_site(table.rows, table.labels, policy)
@@ -82,7 +82,8 @@ def _solve(U: np.ndarray, losses: np.ndarray, m: int, c: int, starts: int, rng: 
     best = None
     for _ in range(starts):
         start = np.concatenate([rng.standard_normal(m * c), np.zeros(c + 1)])
-        found = least_squares(residuals, start, jacobian, method="lm" if len(U) >= start.size else "trf", max_nfev=500)
+        method = "lm" if len(U) >= start.size else "trf"
+        found = least_squares(residuals, start, jac=jacobian, method=method, max_nfev=500)  # pyright: ignore[reportArgumentType]
         best = found if best is None or found.cost < best.cost else best
         if best.cost < 1e-24:
             break
