@@ -35,7 +35,7 @@ from compfed.federation.accounting import Communication
 from compfed.federation.enrolment import Enrolment, left_out_note
 from compfed.federation.numbers import Left, share_text
 from compfed.federation.sentence import LONGEST, Stated
-from compfed.federation.server.program import Federation, counts
+from compfed.federation.server.program import CountedFederation, Federation, counts
 from compfed.losses import OneOutput
 from compfed.losses.offset import unwrapped
 from compfed.regularisers.coordinate_form import coordinate_form
@@ -235,7 +235,7 @@ def plan_choice(
         return extra * sizes.by_folds(alphas, folds) + more
 
     full = cost(asked, alphas)
-    if getattr(federation, "why", "") or TIGHT * full <= left:
+    if federation.why or TIGHT * full <= left:
         return _stated(federation, asked, full, sizes.model)
     ways = list(_cheaper_ways(asked, _can_leave_one_out(options, sizes, federation), alphas))
     # by rule; or else, as a person is asked in any case, the first that is within the end
@@ -310,8 +310,7 @@ def said_about(federation: Federation, cost: Communication) -> dict[str, str]:
     found, enrolments = dict[str, str](), federation.enrolments
     if counts(federation):
         numbers = round(cost.numbers)
-        spent = getattr(federation, "numbers", 0.0) - numbers
-        left = Left.of(enrolments, spent)
+        left = Left.of(enrolments, federation.numbers - numbers)
         found["released"] = share_text(numbers, left.table, left.before, enrolments[0].secure_sum, verb="")
     if note := left_out_note(enrolments):
         found["left_out"] = note
@@ -330,18 +329,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]}... ({hashlib.sha256(text.encode()).hexdigest()[:16]})"
 
 
-def _left(federation: Federation, with_person: bool = False) -> float:
+def _left(federation: CountedFederation, with_person: bool = False) -> float:
     """Numbers that a rule may still approve at every site; or a person."""
-    left = Left.of(federation.enrolments, getattr(federation, "numbers", 0.0))
+    left = Left.of(federation.enrolments, federation.numbers)
     return left.by_person if with_person else left.by_rule
 
 
-def _stated(federation: Federation, plan: Plan, numbers: float, least: int, room: float = ROOM) -> Plan:
+def _stated(federation: CountedFederation, plan: Plan, numbers: float, least: int, room: float = ROOM) -> Plan:
     """The plan with the most numbers that it may release: what is expected with room, and no more than a rule allows if that does."""
     left, most = _left(federation), ceil(room * numbers) + MORE
     if numbers <= left < most:
         most = int(left)
-    why = getattr(federation, "why", "") if most > left else ""
+    why = federation.why if most > left else ""
     return replace(plan, stated=replace(plan.stated, numbers=most, messages=most // least + 20, why=why[:LONGEST]))
 
 

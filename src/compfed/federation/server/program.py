@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -55,6 +55,22 @@ class Federation(Protocol):
 
     def exchange(self, requests: Sequence[Request]) -> tuple[Sequence[Summed], Communication]:
         """Send one message to every site that is asked something; return the sums of each request, and what it cost."""
+        ...
+
+
+@runtime_checkable
+class CountedFederation(Federation, Protocol):
+    """Sites that count what leaves, and decide about a run before it begins: those of a network."""
+
+    why: str  # the operator's reason for more numbers than a rule may approve; "" without one
+
+    @property
+    def numbers(self) -> float:
+        """What has been released so far."""
+        ...
+
+    def state(self, stated: Stated) -> None:
+        """State what the next messages are for."""
         ...
 
 
@@ -112,15 +128,15 @@ Sums = Sequence[QuerySums]  # of each request
 Program = Generator[Sequence[Request] | Spent, Any, T]
 
 
-def counts(federation: Federation) -> bool:
+def counts(federation: Federation) -> TypeGuard[CountedFederation]:
     """Whether its sites count what leaves: those of a network do, a rehearsal does not."""
-    return hasattr(federation, "state")
+    return isinstance(federation, CountedFederation)
 
 
 def state(federation: Federation, stated: Stated) -> None:
     """State what a program is about to ask, where sites count what leaves. Each program is stated before it runs."""
     if counts(federation):
-        federation.state(stated)  # pyright: ignore[reportAttributeAccessIssue]  # of a network
+        federation.state(stated)
 
 
 def state_query(federation: Federation, kind: str, query: Query, parameters: str = "", times: int = 1) -> None:
