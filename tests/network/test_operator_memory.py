@@ -25,6 +25,8 @@ import compfed as cf
 from compfed.federation import InProcess
 from compfed.network import keys
 
+pytestmark = pytest.mark.thorough  # run by `make test-federation`
+
 OPERATOR = """
 import gc, itertools, struct, sys
 from pathlib import Path
@@ -32,8 +34,6 @@ gc.disable()
 import compfed as cf
 from compfed.network import keys
 from compfed.network.flower import Reply
-
-pytestmark = pytest.mark.thorough  # run by `make test-federation`
 
 class PipeLink:
     ids, waiting, kept = itertools.count(), {}, []

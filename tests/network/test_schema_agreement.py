@@ -110,7 +110,11 @@ def test_table_one_over_a_network(tmp_path):
     assert "patient" not in masked.overall.columns
     assert "the sums are masked" in str(masked)
     counting: Any = exact(paths)
-    counting.state = lambda stated: None  # sites that count what leaves are asked for fewer thresholds
+    counting.state, counting.why, counting.numbers = (
+        lambda stated: None,
+        "",
+        0.0,
+    )  # sites that count what leaves are asked for fewer thresholds
     assert masked.overall == cf.describe(counting).overall
     shown, ages = cf.describe(exact(paths)), pd.concat(FRAMES)["age"].dropna()
     for name, column in masked.overall.columns.items():
