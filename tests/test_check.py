@@ -33,6 +33,7 @@ class Overconfident(DriftCorrected):
     schemes = ("self-normalised",)
 
 
+@pytest.mark.thorough
 def test_a_class_that_claims_exactness_under_sampling_and_has_none_fails():
     """Everything else it claims holds. The same with uploads that keep the corrections is exact with two clients of five."""
     found = verdicts(Overconfident)

@@ -69,7 +69,7 @@ def test_the_attack_recovers_rows_of_a_site_without_a_policy(name):
     assert recovered(found, X) >= LEAST.get(name, 40)
 
 
-@pytest.mark.parametrize("rows", [143, 40])
+@pytest.mark.parametrize("rows", [pytest.param(143, marks=pytest.mark.thorough), 40])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_the_attack_recovers_no_row_under_the_default_policy(name, rows):
     X, y = breast_cancer(rows)

@@ -14,8 +14,9 @@ from wide_fits import SHARES, wide
 SCRIPT = Path(__file__).with_name("wide_fits.py")
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")  # of skglm's own code
-@pytest.mark.parametrize(("n", "d"), [(100, 20_000), pytest.param(2_000, 5_000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(("n", "d"), [(100, 20_000), (2_000, 5_000)])
 def test_wide_problems(tmp_path, n, d):
     out = tmp_path / "fits.npz"
     subprocess.run([sys.executable, str(SCRIPT), str(n), str(d), str(out)], check=True)

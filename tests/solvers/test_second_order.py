@@ -95,7 +95,7 @@ def test_without_a_penalty_it_is_the_method_of_newton():
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(start).max())
 
 
-@pytest.mark.thorough  # skglm compiles for ten seconds; test_wide.py compares with it in the short run too
+@pytest.mark.thorough  # skglm compiles for ten seconds
 def test_with_one_site_it_is_the_prox_newton_of_skglm():
     skglm = pytest.importorskip("skglm")
     rng = np.random.default_rng(0)
