@@ -39,7 +39,7 @@ def frame(seed: int, rows: int) -> pd.DataFrame:
 
 FRAMES = {name: frame(k, rows) for k, (name, rows) in enumerate({"north": 160, "south": 130, "east": 140}.items())}
 ROWS = pd.concat([table.assign(site=name) for name, table in FRAMES.items()], ignore_index=True)
-CV: dict[str, Any] = {"n_alphas": 5, "eps": 0.1, "cv": 3}
+CV: dict[str, Any] = {"n_alphas": 5, "eps": 0.1, "cv": 2}
 
 
 @pytest.fixture(scope="module")
