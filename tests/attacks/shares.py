@@ -240,10 +240,18 @@ def solve(
 ) -> Found:
     """Rows and labels that agree with what was seen."""
     import jax
+
+    with jax.enable_x64(True):
+        return _solved(seen, n, others, yes_no, seed, until, most_starts)
+
+
+def _solved(
+    seen: Seen, n: int, others: np.ndarray, yes_no: np.ndarray, seed: int, until: float, most_starts: int
+) -> Found:
+    import jax
     import jax.numpy as jnp
     from scipy.linalg import cho_factor, cho_solve
 
-    jax.config.update("jax_enable_x64", True)
     rng, k = np.random.default_rng(seed), len(seen.columns)
     mean, spread = others.mean(axis=0), others.std(axis=0)
     w, V = np.linalg.eigh(np.corrcoef(others.T) if k > 1 else np.ones((1, 1)))
@@ -709,10 +717,10 @@ def _agreement(seen: Seen, truth: np.ndarray, labels: np.ndarray) -> float:
     """The largest difference between what was seen and what the true rows give: the attacker's formulas are right."""
     import jax
 
-    jax.config.update("jax_enable_x64", True)
-    phi, b, q, _, _ = equations(seen, 10**9, np.random.default_rng(0))
-    t = (labels > 0).astype(float)
-    told = np.einsum("ne,ne->e", q, np.asarray(jax.vmap(phi)(truth, t)))
+    with jax.enable_x64(True):
+        phi, b, q, _, _ = equations(seen, 10**9, np.random.default_rng(0))
+        t = (labels > 0).astype(float)
+        told = np.einsum("ne,ne->e", q, np.asarray(jax.vmap(phi)(truth, t)))
     return float(np.max(np.abs(told - b) / (1 + np.abs(b))))
 
 

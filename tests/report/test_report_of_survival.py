@@ -170,6 +170,7 @@ def test_no_table_is_cut_on_a_wide_screen_and_names_stay_on_a_phone(run):
         page.wait_for_selector("body[data-ready]", timeout=30_000)
         wide = page.evaluate(cut), page.evaluate(beyond)
         page.set_viewport_size({"width": 390, "height": 800})
+        page.wait_for_function(f"({beyond})() === 0", timeout=30_000)  # figures are laid out anew
         phone = page.evaluate(beyond), page.evaluate(name)
         browser.close()
     assert wide == (0, 0)
