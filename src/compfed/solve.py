@@ -37,7 +37,7 @@ from compfed.stopping import check_certified
 
 LONG = 2e6  # numbers in the rows, from which a pass over them takes a millisecond or more
 REFERENCE = 1e-10  # norm of the gradient mapping of an x* over that of the start
-PATIENCE = 300  # iterations that may bring nothing better, at first
+MAX_IDLE = 300  # iterations that may bring nothing better, at first
 
 
 def solve_federated(
@@ -295,14 +295,14 @@ def _by_newton(problem: Problem, most: int, L: float) -> PooledSolution | None:
 
 
 def _by_fista(problem: Problem, x0: np.ndarray, most: int, L: float) -> PooledSolution:
-    """FISTA, once more with more patience from the best point so far, as long as that at least halves the gradient mapping."""
-    loss, g, step, patience, done, last = problem.loss, problem.regulariser, 1.0 / L, PATIENCE, 0, np.inf
+    """FISTA, again from the best point with twice as many idle iterations, as long as that at least halves the gradient mapping."""
+    loss, g, step, max_idle, done, last = problem.loss, problem.regulariser, 1.0 / L, MAX_IDLE, 0, np.inf
     with precision(problem.dtype):
         x = g.prox(jnp.asarray(x0), step)
     while True:
         with precision(problem.dtype):
             x, norm, iterations, step = _restarted_fista(
-                loss, g, problem.dataset, x, step, most - done, patience, backtrack=loss.curvature is None
+                loss, g, problem.dataset, x, step, most - done, max_idle, backtrack=loss.curvature is None
             )
         done, norm, step = done + int(iterations), float(norm), float(step)
         if not np.isfinite(np.asarray(x)).all():
@@ -313,7 +313,7 @@ def _by_fista(problem: Problem, x0: np.ndarray, most: int, L: float) -> PooledSo
         found = _certified(problem, np.asarray(x), done, "FISTA", L)
         if found.converged or done >= most or not norm < 0.5 * last:
             return found
-        last, patience = norm, 2 * patience
+        last, max_idle = norm, 2 * max_idle
 
 
 def _certified(problem: Problem, x: np.ndarray, iterations: int, method: str, L: float) -> PooledSolution:
@@ -359,10 +359,10 @@ def _restarted_fista(
     x0: Array,
     step: Array | float,
     max_iterations: int,
-    patience: int,
+    max_idle: int,
     backtrack: bool,
 ):
-    """(best x, its gradient mapping norm, iterations, step). Stops when `patience` iterations bring nothing better.
+    """(best x, its gradient mapping norm, iterations, step). Stops when `max_idle` iterations bring nothing better.
 
     With `backtrack` a step is halved until f(x+) <= f(y) + <grad f(y), x+ - y> + ||x+ - y||^2 / (2 step) (Beck, Teboulle 2009),
     and stays so. Norms of gradient mappings of different steps do not compare, so the search for the best y begins anew then.
@@ -404,7 +404,7 @@ def _restarted_fista(
 
     start = (x0, x0, jnp.ones(()), x0, jnp.full((), jnp.inf), 0, 0, jnp.asarray(step, x0.dtype))
     _, _, _, best, norm, _, k, step = jax.lax.while_loop(
-        lambda c: (c[5] < patience) & (c[6] < max_iterations) & (c[4] > 0), iterate, start
+        lambda c: (c[5] < max_idle) & (c[6] < max_iterations) & (c[4] > 0), iterate, start
     )
     # One more proximal step: never further from x*, and it puts exact zeros where g asks for them.
     return mapping(best, step)[0], norm, k, step

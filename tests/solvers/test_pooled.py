@@ -337,7 +337,7 @@ def test_curvature_that_grows_away_from_the_start_is_followed():
         assert found.x[0] == pytest.approx(by_bisection(slope), rel=1e-9)
 
 
-def test_patience_lasts_for_features_of_very_different_sizes():
+def test_idle_iterations_are_enough_for_features_of_very_different_sizes():
     """Least squares with condition number 1e6: 300 iterations without a better point are no end. Oracle: the normal equations."""
     rng = np.random.default_rng(0)
     A = [rng.standard_normal((20, 30)) * np.logspace(0, -3, 30) for _ in range(3)]

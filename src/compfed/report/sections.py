@@ -905,7 +905,7 @@ def _board_cost(unit: str, value: float) -> str:
 
 
 def _firsts_table(standings: Sequence[Record], paper: str) -> str:
-    """By problem: who is first in each unit of cost, and the ranks of the method named `paper` (the paper's own)."""
+    """By problem: the first method in each unit of cost, and the ranks of the method named `paper` (the paper's own)."""
     rows = []
     for problem in standings:
         if not problem["methods"]:
